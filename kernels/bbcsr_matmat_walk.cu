@@ -7,7 +7,8 @@
 #include "copies.cuh"
 
 constexpr int HELD = 16;  // bins whose tables a thread block holds
-constexpr unsigned PADDING = 0xffff;  // of narrow columns
+template <class C>
+constexpr unsigned PADDING = 0xffffffffu >> 32 - 8 * sizeof(C);  // of columns as stored
 
 // Where thread blocks walk: the next piece is whichever comes first. `taken` counts pieces, for each tile; it wraps to 0 with
 // the last, so that it is 0 between products.
@@ -20,18 +21,18 @@ struct Walk {
 struct HeldBin {
     int64 x, y;  // bytes from X to the row of X that columns count from, from Y to the first row
     int n_slots, n_rows;
-    bool is_end;
+    bool is_narrow, is_end;
 };
 
 // Adds N steps of the groups' rows: `col` and `slot` point to the first. Padding is not read.
-template <int N, bool PADS, class A, class Y, int V, int W, int STRIDE>
+template <int N, bool PADS, class C, class A, class Y, int V, int W, int STRIDE>
 __device__ void add_products(const unsigned (&c)[N], const Stored<A>* slot, const Opened<A>& values, const char* x,
                              unsigned row_bytes, Columns<Y, V, W, STRIDE>& sum) {
     Columns<Y, V, W, STRIDE> of_x[N];
 #pragma unroll
     for (int t = 0; t < N; ++t) {
         if (PADS) of_x[t] = {};
-        if (PADS && c[t] == PADDING) continue;
+        if (PADS && c[t] == PADDING<C>) continue;
         const Vector<Y, V>* row;
         asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(row) : "r"(c[t]), "r"(row_bytes), "l"(x));
 #pragma unroll
@@ -39,32 +40,32 @@ __device__ void add_products(const unsigned (&c)[N], const Stored<A>* slot, cons
     }
 #pragma unroll
     for (int t = 0; t < N; ++t)
-        sum.add_product(PADS && c[t] == PADDING ? Y{} : values.template decoded<Y>(slot[t * WARP]), of_x[t]);
+        sum.add_product(PADS && c[t] == PADDING<C> ? Y{} : values.template decoded<Y>(slot[t * WARP]), of_x[t]);
 }
-template <int N, class A, class Y, int V, int W, int STRIDE>
-__device__ void add_steps(const uint16* col, const Stored<A>* slot, const Opened<A>& values, const char* x, unsigned row_bytes,
+template <int N, class C, class A, class Y, int V, int W, int STRIDE>
+__device__ void add_steps(const C* col, const Stored<A>* slot, const Opened<A>& values, const char* x, unsigned row_bytes,
                           Columns<Y, V, W, STRIDE>& sum) {
     unsigned c[N], most = 0;
 #pragma unroll
     for (int t = 0; t < N; ++t) most = max(most, c[t] = (unsigned)col[t * WARP]);
-    if (!__any_sync(FULL, most == PADDING))
-        add_products<N, false, A>(c, slot, values, x, row_bytes, sum);
+    if (!__any_sync(FULL, most == PADDING<C>))
+        add_products<N, false, C, A>(c, slot, values, x, row_bytes, sum);
     else
-        add_products<N, true, A>(c, slot, values, x, row_bytes, sum);
+        add_products<N, true, C, A>(c, slot, values, x, row_bytes, sum);
 }
 // all steps: N at a time, and what is left in halves, so that most of its loads are under way together
-template <int N, class A, class Y, int V, int W, int STRIDE>
-__device__ void add_row(const uint16* col, const Stored<A>* slot, int n_steps, const Opened<A>& values, const char* x,
+template <int N, class C, class A, class Y, int V, int W, int STRIDE>
+__device__ void add_row(const C* col, const Stored<A>* slot, int n_steps, const Opened<A>& values, const char* x,
                         unsigned row_bytes, Columns<Y, V, W, STRIDE>& sum) {
 #pragma unroll 1
     for (; n_steps >= N; n_steps -= N, col += N * WARP, slot += N * WARP)
-        add_steps<N, A>(col, slot, values, x, row_bytes, sum);
+        add_steps<N, C, A>(col, slot, values, x, row_bytes, sum);
     if constexpr (N > 2)
         if (n_steps == N - 1) {
-            add_steps<N - 1, A>(col, slot, values, x, row_bytes, sum);
+            add_steps<N - 1, C, A>(col, slot, values, x, row_bytes, sum);
             return;
         }
-    if constexpr (N > 1) add_row<N / 2, A>(col, slot, n_steps, values, x, row_bytes, sum);
+    if constexpr (N > 1) add_row<N / 2, C, A>(col, slot, n_steps, values, x, row_bytes, sum);
 }
 
 // bbcsr_matmat_walk: all bins
@@ -73,12 +74,12 @@ __device__ void add_row(const uint16* col, const Stored<A>* slot, int n_steps, c
 //           other. One of its warps has the tables of the next bins copied to shared memory. The others take the next rows in
 //           order: groups of G lanes hold WARP / G rows. So rows of X that neighbouring rows need are found in L1, and as all
 //           pieces under way are neighbours too, others in L2. N steps are under way together
-// traffic   slot: sizeof(A) + 2 bytes for each tile; a row of X for each nonzero; Y once
-// requires  sm_90; narrow bins of how.bytes_of_bin at most; col_narrow and values aligned to 16 bytes; bytes of a row of X fit
-//           32 bits; W * G * V divides k; no more thread blocks a tile than pieces
+// traffic   slot: sizeof(A) + 2 or sizeof(I) bytes for each tile; a row of X for each nonzero; Y once
+// requires  sm_90; bins of how.bytes_of_bin at most, all narrow but with WIDE; col_narrow, col_wide and values aligned to 16
+//           bytes; bytes of a row of X fit 32 bits; W * G * V divides k; no more thread blocks a tile than pieces
 // races     none: a warp owns its rows. A bin's room is copied to after all its rows have been read, for which each warp that
 //           took some arrives. Who waits for a bin waits for what was taken before
-template <class A, class Y, class I, class M, int G, int V, int W, int N, int THREADS>
+template <class A, class Y, class I, class M, int G, int V, int W, int N, bool WIDE, int THREADS>
 __global__ __launch_bounds__(THREADS, 1) void bbcsr_matmat_walk(
     const Bbcsr<A, I, M> m, const Walk how, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta, int update) {
     constexpr int ROWS = WARP / G, AFTER_END = (THREADS / WARP - 1) / G + 2;  // ends that all warps find one of
@@ -126,7 +127,7 @@ __global__ __launch_bounds__(THREADS, 1) void bbcsr_matmat_walk(
                     const int at = room_for();
                     const int64 row = (piece * how.bins_of_piece + i) * WARP;
                     const int n_rows = (int)min(m.n_rows - row, (int64)WARP);
-                    bins[at] = {place.base * row_bytes, row * row_bytes, place.n_slots, n_rows, false};
+                    bins[at] = {max(place.base, I(0)) * row_bytes, row * row_bytes, place.n_slots, n_rows, place.is_narrow(), false};
                     char* const to = tables_of(at);
                     copy_tables<A>(to, to + place.n_slots * Values<A>::BYTES, m, values, place, &is_here[at]);
                 }
@@ -157,10 +158,14 @@ __global__ __launch_bounds__(THREADS, 1) void bbcsr_matmat_walk(
         const int row = taken % G * ROWS + lane / G;
         const char* const from = (const char*)(x + column) + own.x;
         const char* const tables = tables_of(at);
-        const auto columns = reinterpret_cast<const uint16*>(tables + own.n_slots * Values<A>::BYTES);
+        const char* const columns = tables + own.n_slots * Values<A>::BYTES;
         const Stored<A>* const slot = reinterpret_cast<const Stored<A>*>(tables) + row;
         Columns<Y, V, W, G * V> sum = {};
-        add_row<N, A>(columns + row, slot, own.n_slots / WARP, values, from, (unsigned)row_bytes, sum);
+        const int n_steps = own.n_slots / WARP;
+        if (!WIDE || own.is_narrow)
+            add_row<N, uint16, A>(reinterpret_cast<const uint16*>(columns) + row, slot, n_steps, values, from, (unsigned)row_bytes, sum);
+        else
+            add_row<N, I, A>(reinterpret_cast<const I*>(columns) + row, slot, n_steps, values, from, (unsigned)row_bytes, sum);
         __syncwarp();
         if (lane == 0) arrive(&is_read[at]);
         if (row < own.n_rows)

@@ -28,8 +28,18 @@ def near_diagonal(n, dtype, longest=8, n_cols=None):
     return csr
 
 
-def array(csr, gpu):
-    return cvrarray.BBCSRArray(csr, block_size=1, device=gpu, values="plain")
+def far_apart(n, dtype):
+    """Rows of up to 8 entries whose columns are far apart in half of the bins, and near the diagonal in the others."""
+    near = near_diagonal(n, dtype, n_cols=6 * n)
+    row = np.repeat(np.arange(n), np.diff(near.indptr))
+    col = np.where(row // 64 % 2, near.indices, (row * 7919 + near.indices * 104_729) % (6 * n))
+    csr = scipy.sparse.coo_array((near.data, (row, col)), shape=near.shape).tocsr()
+    csr.sum_duplicates()
+    return csr
+
+
+def array(csr, gpu, values="plain"):
+    return cvrarray.BBCSRArray(csr, block_size=1, device=gpu, values=values)
 
 
 def columns(dtype, vectors):
@@ -38,13 +48,13 @@ def columns(dtype, vectors):
 
 @pytest.fixture
 def walked(gpu, monkeypatch):
-    """Lanes, vectors and steps under way of each kernel that walks."""
+    """What each kernel that walks is compiled for."""
     from cvrarray.gpu import bbcsr_matmat, compiler
 
     if not compiler.has_copy_engine():
         pytest.skip("needs compute capability 9.0")
     made, kernel = [], bbcsr_matmat.MATMAT_WALK
-    monkeypatch.setattr(bbcsr_matmat, "MATMAT_WALK", lambda *of: made.append(of[1:]) or kernel(*of))
+    monkeypatch.setattr(bbcsr_matmat, "MATMAT_WALK", lambda *of: made.append(of) or kernel(*of))
     return made
 
 
@@ -98,6 +108,31 @@ def test_rounding_and_bits(dtype, gpu, walking, monkeypatch):
     np.testing.assert_array_equal(np.isfinite(get(A @ put(x, gpu))[:, :8]), np.isfinite(csr @ x[:, :8]))
 
 
+@pytest.mark.parametrize("values", ["few", "one", "plain"])
+@FLOATS
+def test_stored_values_and_wide_bins(dtype, values, gpu, walking, monkeypatch):
+    """Values as numbers of a table, and bins whose columns are stored whole: the bits of the kernel of lanes."""
+    from cvrarray.gpu import bbcsr_matmat, distinct
+
+    monkeypatch.setattr(distinct, "LEAST_BYTES", 0)
+    for csr in (near_diagonal(30_000, dtype), far_apart(30_000, dtype)):
+        if values != "plain":
+            csr.data = (np.arange(csr.nnz) % (1 if values == "one" else 90) + 0.7).astype(dtype)
+        of_values = "plain" if values == "plain" else "auto"
+        for k in (columns(dtype, 8), columns(dtype, 32)):
+            x = zoo.float_vector(csr.shape[1] * k, dtype).reshape(-1, k)
+            with monkeypatch.context() as patch:
+                patch.setattr(bbcsr_matmat, "WALKED", 1 << 40)
+                right = array(csr, gpu, of_values) @ put(x, gpu)
+            A = array(csr, gpu, of_values)
+            assert distinct.is_coded(A._tables.distinct) == (values != "plain")
+            y = A @ put(x, gpu)
+            assert_columns(y[:, :2], csr, x[:, :2])
+            assert_same_bits(y, right)
+    assert [of[-1] for of in walking] == [False, False, True, True]
+    assert all((getattr(of[0], "kind", "") in ("Few", "One")) == (values != "plain") for of in walking)
+
+
 def test_captured_and_on_streams(gpu, walking):
     """Each stream and each graph counts pieces for itself, and all counters are 0 after a product."""
     import cupy
@@ -132,25 +167,24 @@ def test_captured_and_on_streams(gpu, walking):
 
 
 def test_what_does_not_walk(gpu, walking, monkeypatch):
-    """Other numbers of columns, values that are few, other values, blocks, columns far apart, and long rows."""
-    from cvrarray.gpu import distinct
+    """Other numbers of columns, other values, blocks, many columns far apart, and long rows."""
+    from cvrarray.gpu import bbcsr_matmat
 
-    monkeypatch.setattr(distinct, "LEAST_BYTES", 0)
+    monkeypatch.setattr(bbcsr_matmat, "WALKED_WIDE", 79_999)
     csr = near_diagonal(40_000, np.float32)
     x = zoo.float_vector(csr.shape[1] * 66, np.float32).reshape(-1, 66)
     for k in (16, 33, 66):
         assert_columns((array(csr, gpu) @ put(x[:, :k].copy(), gpu))[:, -2:], csr, x[:, k - 2 : k])
-    few = csr.copy()
-    few.data = zoo.vector(csr.nnz, np.float32)
+    integers = csr.copy()
+    integers.data = zoo.vector(csr.nnz, np.int16)
     n_entries = np.diff(csr.indptr)
     of_row = np.arange(csr.nnz) - np.repeat(csr.indptr[:-1], n_entries)
     apart = 10_000 * of_row + np.repeat(np.arange(40_000) % 10_000, n_entries)
     far = scipy.sparse.csr_array((csr.data, apart, csr.indptr), shape=(40_000, 80_000))
     long = scipy.sparse.csr_array(scipy.sparse.vstack([np.ones((1, 40_000), np.float32), csr], format="csr"))
-    others = ((few, 1, "auto"), (csr, 2, "plain"), (csr.astype(complex), 1, "plain"), (far, 1, "plain"), (long, 1, "plain"))
-    for matrix_of, size, values in others:
+    for matrix_of, size in ((integers, 1), (csr, 2), (csr.astype(complex), 1), (far, 1), (long, 1)):
         x = zoo.float_vector(matrix_of.shape[1] * 64, np.float32).reshape(-1, 64)
-        y = cvrarray.BBCSRArray(matrix_of, block_size=size, device=gpu, values=values) @ put(x, gpu)
+        y = cvrarray.BBCSRArray(matrix_of, block_size=size, device=gpu, values="plain") @ put(x, gpu)
         assert_columns(y[:, :2], matrix_of, x[:, :2])
     assert not walking
 
@@ -160,4 +194,4 @@ def test_neighbouring_rows_walk(gpu, walked):
     csr = cvrarray.generate.poisson7(60, np.float32)
     x = zoo.float_vector(csr.shape[1] * 64, np.float32).reshape(-1, 64)
     assert_columns((array(csr, gpu) @ put(x, gpu))[:, :2], csr, x[:, :2])
-    assert walked == [(8, 2, 4)]
+    assert [of[2:] for of in walked] == [(8, 2, 4, False)]

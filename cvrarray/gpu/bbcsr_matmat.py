@@ -86,10 +86,10 @@ SHORT_VECTORS, SHORT_BYTES, ALL_COPYING_WARPS = 4, 11, 32
 STAGED_SIZES, STAGED_BYTES, STAGED_LANES, STAGED_TWO_VECTORS = (6, 7, 8), 8, 4, 16
 AHEAD = constant("bbcsr_matmat_staged.cu", "AHEAD")
 #: Single columns: with a copy engine thread blocks walk over neighbouring rows, which are WALKED at least, as columns are, of
-#: at most WALK_STEPS entries; X has one of these numbers of vectors a row. HELD bins are in shared memory, beside WALK_OWN
-#: bytes.
-WALKED, WALK_STEPS, WALKED_VECTORS, WALK_THREADS, WALK_OWN = 200_000, 28, (8, 16, 32, 64), 1024, 4096
-HELD = constant("bbcsr_matmat_walk.cu", "HELD")
+#: at most WALK_STEPS entries; where bins are wide, columns are WALKED_WIDE at most; X has one of these numbers of vectors a
+#: row. HELD bins are in shared memory, beside WALK_OWN bytes.
+WALKED, WALKED_WIDE, WALK_STEPS, WALKED_VECTORS = 150_000, 300_000, 32, (8, 16, 32, 64)
+WALK_THREADS, WALK_OWN, HELD = 1024, 4096, constant("bbcsr_matmat_walk.cu", "HELD")
 #: Lanes, vectors of each, steps under way and bins of a piece there: of X with WALKED_VECTORS[0] vectors, and with more.
 WALK_LAYOUTS = (8, 1, 8, 16), (8, 2, 4, 4)
 #: Single columns: a row that has this many times the steps that a warp takes on average is too long for turns.
@@ -191,10 +191,17 @@ MATMAT_WALK = Kernel(
     "bbcsr_matmat_walk",
     "bbcsr_matmat_walk",
     [
-        (value, lanes, vectors, loads) for value in ("float32", "float64") for lanes, vectors, loads, _ in WALK_LAYOUTS
+        (value, product, *layout[:3], is_wide)
+        for product in ("float32", "float64")
+        for value, layout, is_wide in (
+            (product, WALK_LAYOUTS[0], False),
+            (product, WALK_LAYOUTS[1], True),
+            (Coded("Few", product), WALK_LAYOUTS[1], False),
+            (Coded("One", product), WALK_LAYOUTS[0], True),
+        )
     ],
-    lambda value, lanes, vectors, loads: (
-        value, value, "int32", mask_dtype(1), lanes, vector_width(value), vectors, loads, WALK_THREADS,
+    lambda value, product, lanes, vectors, loads, is_wide: (
+        value, product, "int32", mask_dtype(1), lanes, vector_width(product), vectors, loads, is_wide, WALK_THREADS,
     ),
 )  # fmt: skip
 
@@ -253,7 +260,7 @@ def product(tables: BBCSRTables, dtype: np.dtype, apart: Callable[[], float]) ->
 
     def kernel(k, width):
         if walks(tables, dtype, k, width, lengths):
-            return _walking_kernel(tables, k, width, lengths)
+            return _walking_kernel(tables, dtype, k, width, lengths)
         if takes_copies(tables, k, width, lengths):
             return _kernel_of_short_rows(tables, dtype, k, width)
         if takes_lines(tables, dtype, k, width, lengths, apart):
@@ -391,12 +398,13 @@ def _kernel_of_short_rows(t: BBCSRTables, dtype: np.dtype, k: int, width: int) -
     return MatrixKernel(function, matrix_grid(n_blocks, 1), threads=warps * WARP)
 
 
-def _walking_kernel(t: BBCSRTables, k: int, width: int, lengths: Lengths) -> MatrixKernel:
+def _walking_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths: Lengths) -> MatrixKernel:
     """For `k` columns in vectors of `width`: where thread blocks walk over neighbouring rows."""
     lanes, vectors, loads, bins_of_piece = WALK_LAYOUTS[k // width > WALKED_VECTORS[0]]
     tiles = k // (lanes * width * vectors)
     walk = Walk(t.col_base.size, walk_bytes(t, lengths) // HELD, tiles, bins_of_piece)
-    function = allowed(MATMAT_WALK(t.data.dtype, lanes, vectors, loads), _room())
+    stored, is_wide = distinct.kind(t.data, t.distinct), t.col_wide.size > 0
+    function = allowed(MATMAT_WALK(stored, dtype, lanes, vectors, loads, is_wide), _room())
     n_blocks = min(walk.n_pieces, processors(cupy.cuda.runtime.getDevice()))
     return MatrixKernel(function, matrix_grid(n_blocks, tiles), walk, threads=WALK_THREADS)
 
@@ -428,7 +436,7 @@ def takes_copies(t: BBCSRTables, k: int, width: int, lengths: Lengths) -> bool:
 
 def walk_bytes(t: BBCSRTables, lengths: Lengths) -> int:
     """Of shared memory that a walking thread block takes."""
-    return HELD * lengths.most * WARP * (t.data.itemsize + 2)
+    return HELD * lengths.most * WARP * (slot_bytes(distinct.kind(t.data, t.distinct)) + (4 if t.col_wide.size else 2))
 
 
 def _room() -> int:
@@ -439,21 +447,19 @@ def _room() -> int:
 def walks(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths: Lengths) -> bool:
     """Whether in ``A @ X`` thread blocks walk over neighbouring rows, so that these find rows of X in L1.
 
-    All bins are narrow, though A has many columns: so rows of a bin need rows of X near each other.
+    All bins are narrow, though A has many columns: so rows of a bin need rows of X near each other. Or columns are not very
+    many, so that X is in L2.
     """
-    if (
-        t.block_size > 1
-        or t.col_wide.size
-        or t.col_wide.dtype != np.int32
-        or dtype not in (np.float32, np.float64)
-        or t.data.dtype != dtype
-    ):
+    stored = distinct.kind(t.data, t.distinct)
+    if t.block_size > 1 or t.col_wide.dtype != np.int32 or dtype not in (np.float32, np.float64):
         return False
-    if distinct.is_coded(t.distinct) or n_slots(t) > MUCH_PADDING * t.nnz or min(t.shape) < WALKED or lengths.most > WALK_STEPS:
+    if dtype != (stored.dtype if isinstance(stored, Coded) else stored) or (t.col_wide.size and t.shape[1] > WALKED_WIDE):
+        return False
+    if n_slots(t) > MUCH_PADDING * t.nnz or min(t.shape) < WALKED or lengths.most > WALK_STEPS:
         return False
     if k // width not in WALKED_VECTORS or width != vector_width(dtype) or not has_copy_engine():
         return False
-    return walk_bytes(t, lengths) <= _room() and all(table.data.ptr % 16 == 0 for table in (t.data, t.col_narrow))
+    return walk_bytes(t, lengths) <= _room() and all(table.data.ptr % 16 == 0 for table in (t.data, t.col_narrow, t.col_wide))
 
 
 def takes_lines(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths: Lengths, apart: Callable[[], float]) -> bool:
