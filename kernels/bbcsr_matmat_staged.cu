@@ -67,8 +67,12 @@ struct Steps {
 //
 // L1's data pipe bounds the product of larger blocks: half of what it does for bbcsr_matmat_blocks is to shuffle values, a
 // word at a time. And a step waits for its block column, which comes from memory.
+//
+// As many thread blocks have room for the registers of sums and rows of X: with fewer lanes five were slower than four.
+__device__ constexpr int staged_at_once(int B, int G, int W) { return W == 4 ? 2 : W == 1 && G >= 8 && B == 6 ? 5 : 4; }
+
 template <class A, class Y, class I, class M, int B, int G, int V, int W, int S, class O>
-__global__ __launch_bounds__(PIECE_WARPS* WARP, W == 4 ? 2 : 4) void bbcsr_matmat_staged(
+__global__ __launch_bounds__(PIECE_WARPS* WARP, staged_at_once(B, G, W)) void bbcsr_matmat_staged(
     const Bbcsr<A, I, M> m, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta, int update) {
     constexpr int GROUPS = WARP / G;
     typedef Steps<A, I, B, GROUPS, S> Staged;

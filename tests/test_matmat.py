@@ -911,3 +911,16 @@ def test_scipy_on_the_left(kind):
     with pytest.raises(TypeError, match=r"todense.*tocsr"):
         kind(np.eye(4)) @ A
     np.testing.assert_array_equal((kind(np.eye(4)) @ A.tocsr()).toarray(), np.eye(4))
+
+
+@pytest.mark.parametrize(("size", "vectors"), [(3, 4), (6, 2)])
+def test_sums_leave_room_for_four_thread_blocks(size, vectors, gpu):
+    """Of blocks: the compiler alone would take more registers."""
+    import cupy
+
+    from cvrarray.gpu import bbcsr_matmat
+
+    values = np.dtype(np.float32)
+    kernel = bbcsr_matmat.MATMAT_BLOCKS(values, values, np.dtype(np.int32), size, False, 16, 4, vectors, 1, 1, False, False)
+    registers = cupy.cuda.driver.funcGetAttribute(cupy.cuda.driver.CU_FUNC_ATTRIBUTE_NUM_REGS, kernel.ptr)
+    assert registers <= 128

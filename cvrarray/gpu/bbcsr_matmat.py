@@ -140,6 +140,10 @@ MATMAT_BLOCKS = Kernel(
     lambda value, product, index, size, holes, lanes, width, vectors, sharers, together, dots, is_cut: (
         value, product, index, mask_dtype(size), size, holes, lanes, width, vectors, sharers, together, dots, is_cut,
     ),
+    # of sums and rows of X that nearly fit these, the compiler would take a few more, and one thread block fewer have room
+    lambda value, product, index, size, holes, lanes, width, vectors, sharers, together, dots, is_cut: (
+        128 if product == np.float32 and size * vectors == 12 and not (holes or dots or is_cut) else None
+    ),
 )  # fmt: skip
 MATMAT_STAGED = Kernel(
     "bbcsr_matmat_staged",
@@ -354,7 +358,7 @@ def _staged_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths:
     if size not in STAGED_SIZES or lengths.most * size * WARP >= 1 << 31 or not has_asynchronous_copies():
         return None
     n_vectors = -(-k // width)
-    vectors = 1 if n_vectors < STAGED_TWO_VECTORS else vectors_of_a_lane(size, max(n_vectors, TWO_VECTORS[1]))
+    vectors = 1 if n_vectors < STAGED_TWO_VECTORS else 4 if size == 6 and n_vectors >= FOUR_VECTORS else 2
     lanes, _, vectors, tiles = matrix_tiles(k, width, vectors)
     if k < lanes * width * vectors:
         lanes, _, vectors, tiles = matrix_tiles(k, width)
@@ -530,7 +534,7 @@ def vectors_of_a_lane(block_size: int, n_vectors: int) -> int:
 
     More of them pass on the values of a block fewer times, and take more registers.
     """
-    most = 4 if block_size <= 6 else 2
+    most = 4 if block_size <= 4 else 2
     return most if n_vectors >= FOUR_VECTORS else 2 if n_vectors >= TWO_VECTORS[block_size > 4] else 1
 
 

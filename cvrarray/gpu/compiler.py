@@ -141,6 +141,9 @@ class Kernel:
         What it may be called with: at least one case for each path through the kernel. Names stand for dtypes.
     arguments
         By default what the kernel is called with.
+    registers
+        Registers that a thread may have, where the compiler would take a few more; None: what it takes. It is called like
+        `arguments`.
     """
 
     def __init__(
@@ -149,12 +152,13 @@ class Kernel:
         name: str,
         cases: Iterable[tuple[object, ...]] = ((),),
         arguments: Callable[..., tuple[object, ...]] = lambda *arguments: arguments,
+        registers: Callable[..., int | None] = lambda *arguments: None,
     ) -> None:
-        self.file, self.name, self._cases, self._arguments = file, name, list(cases), arguments
+        self.file, self.name, self._cases, self._arguments, self._registers = file, name, list(cases), arguments, registers
         KERNELS.append(self)
 
     def __call__(self, *of: Any) -> cupy.cuda.Function:
-        return load(cupy.cuda.runtime.getDevice(), self.file, self.name, *self._arguments(*of))
+        return load(cupy.cuda.runtime.getDevice(), self.file, self.name, *self._arguments(*of), registers=self._registers(*of))
 
     def instantiations(self) -> list[str]:
         """Those of the cases, as C++ spells them."""
@@ -180,10 +184,12 @@ def _argument(argument: object) -> str:
 
 
 @cache
-def load(_device: int, file: str, name: str, *arguments: object) -> cupy.cuda.Function:
-    """The function `name` of ``kernels/<file>.cu`` with these template arguments."""
-    expression = instantiation(name, *arguments)
-    module = cupy.RawModule(code=source(file), options=OPTIONS, name_expressions=(expression,))
+def load(_device: int, file: str, name: str, *arguments: object, registers: int | None = None) -> cupy.cuda.Function:
+    """The function `name` of ``kernels/<file>.cu`` with these template arguments, of threads with at most so many registers."""
+    expression, options = instantiation(name, *arguments), OPTIONS
+    if registers is not None:
+        options = *options, f"--maxrregcount={registers}"
+    module = cupy.RawModule(code=source(file), options=options, name_expressions=(expression,))
     with relaxed():  # a product may be the first of its kind in a capture
         return module.get_function(expression).kernel
 
