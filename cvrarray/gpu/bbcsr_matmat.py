@@ -263,12 +263,12 @@ def product(tables: BBCSRTables, dtype: np.dtype, apart: Callable[[], float]) ->
         return kernel(k, width).of(bins, k)
 
     def kernel(k, width):
+        if takes_lines(tables, dtype, k, width, lengths, apart):
+            return _kernel_of_turns(tables, dtype, k, width, False, lengths, in_lines=True)
         if walks(tables, dtype, k, width, lengths):
             return _walking_kernel(tables, dtype, k, width, lengths)
         if takes_copies(tables, k, width, lengths):
             return _kernel_of_short_rows(tables, dtype, k, width)
-        if takes_lines(tables, dtype, k, width, lengths, apart):
-            return _kernel_of_turns(tables, dtype, k, width, False, lengths, in_lines=True)
         if takes_lanes(tables, k, width, lengths):
             return _kernel_of_lanes(tables, dtype, k, width, lengths)
         staged = _staged_kernel(tables, dtype, k, width, lengths)
