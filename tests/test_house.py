@@ -88,6 +88,16 @@ def test_every_page_of_measurements_is_listed():
     ]
 
 
+def test_contents_of_a_page_of_measurements_are_whole():
+    """Of the long ones, which begin with what came of each section."""
+    pages = {page.name: page.read_text() for page in (ROOT / "docs" / "measurements").glob("*.md")}
+    with_contents = {name: text for name, text in pages.items() if "\n## In short\n" in text}
+    assert len(with_contents) >= 3
+    for name, text in with_contents.items():
+        sections = [title for title in re.findall(r"^#{2,3} (.+)$", text, re.MULTILINE) if title != "In short"]
+        assert re.findall(r"^\| \[(.+?)\]\(#", text, re.MULTILINE) == sections, name
+
+
 def test_links_to_a_heading_find_it():
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     links = [
