@@ -89,20 +89,20 @@ class VectorCosts(NamedTuple):
     tables: float  # a megabyte of tables
     longest: float  # a million nonzeros, for each power of e from the mean to the longest row
     lines: float  # a million lines of x
-    #: The others add as sides of a right angle: of a megabyte of tables, in blocks of 1 without padding, of x and y, and of a
-    #: million sectors of x;
+    #: These add as sides of a right angle: of a megabyte of tables, in blocks of 1 without padding, and of a million sectors;
     streamed: float
-    vectors: float
     sectors: float
     round: float  # of a round of loads: cvrarray.core.sharing
+    holes: float  # where blocks have holes
+    stays: float  # megabytes of tables of more than LARGE_MB that stay in L2 for the next product
 
 
 #: With blocks of 1, and larger ones.
 VECTOR_COSTS = (
-    VectorCosts(4.01, -0.282, 1.91, 0.092, 0.299, 3.82, 0.145, 0.086, 0, 0.611),
-    VectorCosts(3.62, 0, 2.78, 0, 0, 0, 0.225, 0, 4.69, 0.47),
+    VectorCosts(4.16, -0.429, 1.14, 0.166, 0, 3.42, 0.0494, 0, 0.544, 0, 8.23),
+    VectorCosts(3.88, 0, 2.19, 0, 0.267, 0, 0.21, 0.641, 0.436, 0.186, 0),
 )
-RAMP_MB = 8.5
+RAMP_MB, LARGE_MB = 8.5, 56.6  #: LARGE_MB: the part of an H200's L2 from which cvrarray.gpu.left_in_l2 counts them as large
 BLOCK_FACTOR = 0.98  #: on a CPU, time over that of streaming with blocks of 2 or more, relative to blocks of 1
 
 
@@ -486,10 +486,11 @@ class BBCSRArray(FormatArray):
         rounds = sharing.least(sharing.Bins(n_bins, blocks, stats.row_max / size, size, item)).rounds
         mean = max(1.0, stats.nnz / max(1, stats.shape[0] - stats.empty_rows))
         alone = costs.own_us + costs.eight * (item >= 8) - costs.ramp * math.expm1(-(tables + vectors) / RAMP_MB)
-        alone += costs.tables * tables + costs.lines * stats.lines * millions
-        alone += costs.longest * millions * math.log(max(1.0, stats.row_max / mean))
+        stays = costs.stays if tables > LARGE_MB else 0.0
+        alone += costs.holes * (stats.block_fill[size] > 1) + costs.tables * (tables - stays)
+        alone += costs.lines * stats.lines * millions + costs.longest * millions * math.log(max(1.0, stats.row_max / mean))
         streamed = min(tables, millions * (item + column)) if size == 1 else tables
-        moved = costs.streamed * streamed + costs.vectors * vectors + costs.sectors * stats.sectors * millions
+        moved = costs.streamed * max(0.0, streamed - stays) + costs.sectors * stats.sectors * millions
         return float(alone + math.hypot(moved, costs.round * rounds))
 
     @classmethod

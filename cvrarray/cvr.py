@@ -113,9 +113,9 @@ class VectorCosts(NamedTuple):
 
     own_us: float
     eight: float  # more with values of 8 bytes
-    length: float  # for each power of e of the mean row,
-    spread: float  # and from there to the longest row
-    tables: float  # a megabyte of tables
+    length: float  # for each power of e of the mean row
+    empty: float  # where rows are empty, so that others are numbered
+    tables: float  # a megabyte of tables, of lanes with the slots that rows leave empty
     vectors: float  # of x and y
     longest: float  # a million nonzeros, for each power of e from the mean to the longest row
     #: These add to the three before as the other side of a right angle:
@@ -126,12 +126,12 @@ class VectorCosts(NamedTuple):
 #: Where it goes by chunks; where it goes row by row (:mod:`cvrarray.core.lanes`), by slots of a lane; and where rows have
 #: thread blocks of their own.
 VECTOR_COSTS = {
-    0: VectorCosts(6.46, -0.528, 0, 0, 0.265, 0.251, 0.227, 0.855, 8.08),
-    4: VectorCosts(4.54, 0, 0, 0.098, 0.459, 0.237, 0, 5.95, 0),
-    8: VectorCosts(3.76, 0.1, 0.351, 0, 0.358, 0.556, 0, 6.21, 0),
-    16: VectorCosts(4.76, 0, 0, 0.092, 0.414, 0, 0, 5.66, 0),
+    0: VectorCosts(6.39, -0.586, 0, 0, 0.281, 0.112, 0.226, 0, 7.61),
+    4: VectorCosts(4.27, 0, 0, 0.601, 0.433, 0, 0, 5.4, 0),
+    8: VectorCosts(3.03, 0.0662, 0.485, 0, 0.324, 0, 0, 6.31, 0),
+    16: VectorCosts(4.93, 0, 0, 0, 0.334, 0, 0, 1.5, 0),
 }
-VECTOR_COSTS_OF_LONG_ROWS = VectorCosts(4.0, 0, 0, 0, 0.804, 0, 0, 0, 0)
+VECTOR_COSTS_OF_LONG_ROWS = VectorCosts(4.52, 0, 0, 0, 0.793, 0, 0, 0, 0)
 
 
 class MatrixCosts(NamedTuple):
@@ -495,15 +495,17 @@ class CVRArray(FormatArray):
         if device != "cuda":
             return streaming * (FACTOR_WAITING if item >= 8 and n_bytes > LARGE else FACTOR)
         n_rows, millions = stats.shape[0] - stats.empty_rows, stats.nnz / 1e6
-        costs = VECTOR_COSTS[lanes.slots_of_products(stats.nnz, n_rows, item)]
+        slots, mean = lanes.slots_of_products(stats.nnz, n_rows, item), max(1.0, stats.nnz / max(1, n_rows))
+        costs = VECTOR_COSTS[slots]
         if lanes.has_long_rows(stats.shape[0], stats.nnz):
             costs = VECTOR_COSTS_OF_LONG_ROWS
-        mean = max(1.0, stats.nnz / max(1, n_rows))
+        elif slots:
+            n_bytes *= lanes.slots_a_nonzero(slots, mean, stats.row_max)
         spread = math.log(max(1.0, stats.row_max / mean))
         moved = (costs.tables * n_bytes + costs.vectors * sum(stats.shape) * item) / 1e6
         moved += costs.longest * spread * millions
         gathered = (costs.sectors * stats.sectors + costs.lines * stats.lines) * millions
-        own_us = costs.own_us + costs.eight * (item >= 8) + costs.length * math.log(mean) + costs.spread * spread
+        own_us = costs.own_us + costs.eight * (item >= 8) + costs.length * math.log(mean) + costs.empty * (stats.empty_rows > 0)
         return float(own_us + math.hypot(moved, gathered))
 
     @classmethod

@@ -34,6 +34,9 @@ from . import families, kinds, pages
 #: Products after which an array does as it will from then on.
 SETTLED = 20
 
+#: Bytes of an H200's L2 cache.
+L2_BYTES = 60 << 20
+
 #: Columns from which a CVR array makes itself the longer chunks that it would have with the hint.
 LONGER = 4
 
@@ -185,14 +188,25 @@ def known(case: dict[str, Any]) -> model.Statistics:
 
 
 def times_of(case: dict[str, Any], columns: int, has_hint: bool = True) -> dict[str, float]:
-    """Microseconds of each candidate with so many columns, none where that was not timed; CVR's in the chunks of the hint."""
+    """Microseconds of each candidate with so many columns, none where that was not timed; CVR's in the chunks of the hint.
+
+    What fits L2 may be there in a solver, or may not: the geometric mean of warm and cold. What does not is timed as in a loop:
+    so the recorded runs do (:mod:`.gpu`), and after other work a single product takes longer than any of many.
+    """
     timed = case["columns"].get(str(columns), {})
     warm = timed.get("warm", {})
-    times = {name: math.sqrt(of_warm * timed.get("cold", warm)[name]) for name, of_warm in warm.items()}
+    cold = timed.get("cold", warm) if _fits_l2(case["statistics"]) else warm
+    times = {name: math.sqrt(of_warm * cold[name]) for name, of_warm in warm.items()}
     longer = times.pop("cvr+", None)
     if longer is not None and (has_hint or "cvr" not in times):
         times["cvr"] = longer
     return times
+
+
+def _fits_l2(stats: dict[str, Any]) -> bool:
+    """Whether a CSR, x and y do."""
+    item, (n_rows, n_cols) = np.dtype(stats["dtype"]).itemsize, stats["shape"]
+    return bool(stats["nnz"] * (item + 4) + 4 * (n_rows + 1) + item * (n_rows + n_cols) < L2_BYTES)
 
 
 def _narrow(array: Any) -> float:

@@ -36,7 +36,7 @@ MATRIX: list[Place] = [(cvr, "MATRIX_COSTS", None), (bbcsr, "MATRIX_COSTS", None
 #: the most probable one, others are so by powers of e for each SHARP of the logarithm. The ratios of times to the fastest
 #: one's, of candidates that take less than HOPELESS times as long, count RATIOS of that; times LEVEL of ratios, those of
 #: hopeless ones FAR of that. Errors of more than SCALE count less.
-SHARP, MOST, HOPELESS, RATIOS, LEVEL, FAR, SCALE = 0.012, 0.3, 1.3, 1.0, 0.3, 0.25, 0.05
+SHARP, MOST, HOPELESS, RATIOS, LEVEL, FAR, SCALE = 0.035, 0.3, 1.3, 1.0, 0.3, 0.25, 0.05
 
 
 class Cases:

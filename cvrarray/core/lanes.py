@@ -13,6 +13,9 @@ MOST_SLOTS, MANY_SLOTS_FROM = 16, 40
 #: SMALL; nonzeros of a block, and the most blocks of all rows: some six times as many as an H200 holds at once.
 LONG, SMALL, A_BLOCK, MOST_BLOCKS = 192, 1 << 22, 1024, 6000
 
+#: Rows are even, all but some, where the longest one has less than so many times the nonzeros of the average.
+EVEN = 1.05
+
 
 def has_long_rows(n_rows: int, nnz: int) -> bool:
     """Whether rows are long, and so few, as nonzeros are, that a product waits for loads and not for their bytes."""
@@ -34,3 +37,10 @@ def slots_of_products(nnz: int, n_filled: int, itemsize: int) -> int:
     """The same where products have so many bytes."""
     slots = slots_of_lanes(nnz, n_filled)
     return MOST_SLOTS if slots and itemsize <= 4 and nnz >= MANY_SLOTS_FROM * n_filled else slots
+
+
+def slots_a_nonzero(slots: int, mean: float, longest: int) -> float:
+    """Slots that lanes of so many hold for each nonzero of rows whose last lane is not full: all of even ones, and else half of
+    the slots but one.
+    """
+    return slots * -(-longest // slots) / mean if longest < EVEN * mean else 1 + (slots - 1) / (2 * mean)
