@@ -99,8 +99,8 @@ class VectorCosts(NamedTuple):
 
 #: With blocks of 1, and larger ones.
 VECTOR_COSTS = (
-    VectorCosts(4.16, -0.429, 1.14, 0.166, 0, 3.42, 0.0494, 0, 0.544, 0, 8.23),
-    VectorCosts(3.88, 0, 2.19, 0, 0.267, 0, 0.21, 0.641, 0.436, 0.186, 0),
+    VectorCosts(4.15, -0.424, 1.1, 0.161, 0, 3.75, 0.0649, 0, 0.547, 0, 9.26),
+    VectorCosts(3.86, 0, 2.2, 0, 0.232, 0, 0.21, 1.05, 0.445, 0.186, 0),
 )
 RAMP_MB, LARGE_MB = 8.5, 56.6  #: LARGE_MB: the part of an H200's L2 from which cvrarray.gpu.left_in_l2 counts them as large
 BLOCK_FACTOR = 0.98  #: on a CPU, time over that of streaming with blocks of 2 or more, relative to blocks of 1

@@ -118,20 +118,19 @@ class VectorCosts(NamedTuple):
     tables: float  # a megabyte of tables, of lanes with the slots that rows leave empty
     vectors: float  # of x and y
     longest: float  # a million nonzeros, for each power of e from the mean to the longest row
-    #: These add to the three before as the other side of a right angle:
-    sectors: float  # a million sectors of x
-    lines: float  # and lines
+    sectors: float  # a million sectors of x, which adds to the three before as the other side of a right angle
 
 
 #: Where it goes by chunks; where it goes row by row (:mod:`cvrarray.core.lanes`), by slots of a lane; and where rows have
 #: thread blocks of their own.
 VECTOR_COSTS = {
-    0: VectorCosts(6.39, -0.586, 0, 0, 0.281, 0.112, 0.226, 0, 7.61),
-    4: VectorCosts(4.27, 0, 0, 0.601, 0.433, 0, 0, 5.4, 0),
-    8: VectorCosts(3.03, 0.0662, 0.485, 0, 0.324, 0, 0, 6.31, 0),
-    16: VectorCosts(4.93, 0, 0, 0, 0.334, 0, 0, 1.5, 0),
+    0: VectorCosts(6.4, -0.593, 0, 0, 0.27, 0.154, 0.228, 7.03),
+    4: VectorCosts(4.27, 0, 0, 0.588, 0.431, 0, 0, 5.64),
+    8: VectorCosts(3.0, 0.0691, 0.492, 0, 0.322, 0, 0, 6.62),
+    16: VectorCosts(4.93, 0, 0, 0, 0.332, 0, 0, 1.72),
 }
-VECTOR_COSTS_OF_LONG_ROWS = VectorCosts(4.52, 0, 0, 0, 0.793, 0, 0, 0, 0)
+VECTOR_COSTS_OF_LONG_ROWS = VectorCosts(4.52, 0, 0, 0, 0.789, 0, 0, 0)
+LIKE_LINES = 32.0  #: So many times WARP rows need about as many sectors of x as WARP rows need lines.
 
 
 class MatrixCosts(NamedTuple):
@@ -504,7 +503,9 @@ class CVRArray(FormatArray):
         spread = math.log(max(1.0, stats.row_max / mean))
         moved = (costs.tables * n_bytes + costs.vectors * sum(stats.shape) * item) / 1e6
         moved += costs.longest * spread * millions
-        gathered = (costs.sectors * stats.sectors + costs.lines * stats.lines) * millions
+        # a chunk's rows: as few as WARP need their sectors, LIKE_LINES times as many about their lines
+        share = 0.0 if slots else min(1.0, max(0.0, math.log(STEPS / mean) / math.log(LIKE_LINES)))
+        gathered = costs.sectors * stats.sectors ** (1 - share) * stats.lines**share * millions
         own_us = costs.own_us + costs.eight * (item >= 8) + costs.length * math.log(mean) + costs.empty * (stats.empty_rows > 0)
         return float(own_us + math.hypot(moved, gathered))
 
