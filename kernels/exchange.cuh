@@ -109,7 +109,7 @@ struct Exchange {
           arrived(reinterpret_cast<uint32*>(words + 2 * MOST * gridDim.x)) {}
 
     // What threads have written before is seen by all threads of all blocks afterwards. meanwhile() is called by every
-    // thread, while others are waited for.
+    // thread, while others are waited for. These may have come to the next barrier already, before this block looks.
     template <class F>
     __device__ void barrier(F meanwhile) {
         __syncthreads();
@@ -136,7 +136,7 @@ struct Exchange {
                     }
                     is_there = true;
 #pragma unroll
-                    for (int u = 0; u < AT_ONCE; ++u) is_there &= found[u] == n_barriers;
+                    for (int u = 0; u < AT_ONCE; ++u) is_there &= (int)(found[u] - n_barriers) >= 0;
                 }
             asm volatile("fence.acq_rel.gpu;" ::: "memory");
         }

@@ -263,10 +263,11 @@ def test_same_bits_again_and_again(method, device):
 
 @pytest.mark.parametrize("options", [{"rtol": 1e-9}, {"iterations": 30}], ids=str)
 @pytest.mark.parametrize("M", ["jacobi", "chebyshev"])
-def test_threads_share_a_solver(options, M, device):
+@BUILD
+def test_threads_share_a_solver(build, options, M, device):
     """And its preconditioner; on a GPU also a stream, on which work of both is mixed."""
     csr = definite(poisson(40))
-    A = cvrarray.BBCSRArray(csr, block_size=1, device=device)
+    A = build(csr, device)
     solver = linalg.CG(A, M=getattr(linalg, M)(A), **options)
     sides = [put(right_side(csr.shape[0], "float64") * k, device) for k in (1, 3, 7)]
     expected, found = [get(solver.solve(b).x) for b in sides], [[], [], []]
