@@ -117,7 +117,7 @@ def test_bad_file(run, mtx, tmp_path, command, kind):
 
 
 def test_debug_raises(tmp_path):
-    with pytest.raises(ValueError, match="missing.mtx is no file and no generated matrix"):
+    with pytest.raises(ValueError, match=r"missing\.mtx is no file and no generated matrix"):
         cli.main(["info", str(tmp_path / "missing.mtx"), "--debug"])
 
 
