@@ -35,7 +35,7 @@ def loaded(monkeypatch):
     from cvrarray.gpu import compiler
 
     asked, load = [], compiler.load
-    monkeypatch.setattr(compiler, "load", lambda *of: asked.append(of[2:]) or load(*of))
+    monkeypatch.setattr(compiler, "load", lambda *of, **how: asked.append(of[2:]) or load(*of, **how))
     return asked
 
 
