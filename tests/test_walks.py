@@ -65,6 +65,7 @@ def walking(walked, monkeypatch):
 
     monkeypatch.setattr(bbcsr_matmat, "WALKED", 0)
     monkeypatch.setattr(bbcsr_matmat, "MUCH_PADDING", 1e9)
+    monkeypatch.setattr(bbcsr_matmat, "takes_lines", lambda *of: False)
     return walked
 
 
