@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -172,6 +173,15 @@ def captured(work: Callable[[], object]) -> Any:
         finally:
             graph = stream.end_capture()
     return graph
+
+
+def in_threads(work: Callable[..., object], *arguments: Iterable[Any]) -> None:
+    """Call `work` as ``map`` does, each call in a thread of its own, until all have returned."""
+    threads = [threading.Thread(target=work, args=of) for of in zip(*arguments, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def assert_graph_multiplies_again(A: Any, change: Callable[[], object] = lambda: None, columns: tuple[int, ...] = ()) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse
 import scipy.sparse.linalg
-from checks import DEFAULTS, assert_same_bits, get, put, rarely
+from checks import DEFAULTS, assert_same_bits, get, in_threads, put, rarely
 from zoo import ZOO
 
 import cvrarray
@@ -277,11 +276,7 @@ def test_threads_share_a_solver(build, options, M, device):
         for _ in range(10):
             found[k].append(get(solver.solve(sides[k]).x))
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, range(3))
     for k in range(3):
         assert len(found[k]) == 10
         for x in found[k]:

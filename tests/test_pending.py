@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks import TYPICAL, assert_same_bits, assert_same_csr, assert_same_tables
+from checks import TYPICAL, assert_same_bits, assert_same_csr, assert_same_tables, in_threads
 from scipy.sparse import csr_array, random_array
 
 import cvrarray
@@ -154,15 +154,11 @@ def test_threads_convert_one_array(build):
     C = build(matrix(), "cpu")[::-1]
     found, ready = [], threading.Barrier(4)
 
-    def ask() -> None:
+    def ask(_number: int) -> None:
         ready.wait()
         found.append(C._tables)
 
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(ask, range(4))
     assert len(found) == 4 and all(tables is C._tables for tables in found)
 
 

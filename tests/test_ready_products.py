@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import zoo
-from checks import ONE_OF_EACH, assert_same_bits, get, put
+from checks import ONE_OF_EACH, assert_same_bits, get, in_threads, put
 
 from cvrarray.array import products
 from cvrarray.core import devices
@@ -150,11 +149,7 @@ def test_threads_at_once(build, device):
             target.wait()
             wrong.extend(one for one in found if not (one == y).all())
 
-    threads = [threading.Thread(target=work, args=of) for of in zip(xs, expected, strict=True)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, xs, expected)
     assert not wrong
 
 

@@ -1,10 +1,10 @@
 """Memory of large arrays on a CPU, which is kept for the next ones."""
 
 import mmap
-import threading
 
 import numpy as np
 import pytest
+from checks import in_threads
 
 import cvrarray
 from cvrarray.cpu.runtime import memory, regions
@@ -108,11 +108,7 @@ def test_threads_take_and_leave():
             if set(array[::4096].tolist()) != {number}:
                 wrong.append(number)
 
-    workers = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    in_threads(work, range(4))
     assert not wrong
 
 

@@ -11,7 +11,7 @@ import threading
 
 import numpy as np
 import pytest
-from checks import assert_same_csr
+from checks import assert_same_csr, in_threads
 from forked import Child, needs_fork
 from test_store import dask_source, matrix, pieces_of, whole
 
@@ -146,11 +146,7 @@ def test_threads_of_one_process(path):
         gate.wait()
         ends.append((csr, outcome(lambda: write_matrix(csr, path, overwrite=True))))
 
-    threads = [threading.Thread(target=write, args=(csr,)) for csr in (ONE, TWO, ONE, TWO)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(write, (ONE, TWO, ONE, TWO))
     found = whole(Stored(path, device="cpu"))
     assert any(end == "ok" and (found != csr).nnz == 0 for csr, end in ends)
 

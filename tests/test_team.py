@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 import numpy as np
 import pytest
+from checks import in_threads
 from forked import Child, needs_fork
 
 import cvrarray
@@ -124,11 +124,7 @@ def test_solves_on_several_threads_at_once_share_the_helpers():
     def solve(k):
         found[k] = linalg.cg(A, b, M="jacobi", rtol=1e-10)[0]
 
-    callers = [threading.Thread(target=solve, args=(k,)) for k in range(4)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
+    in_threads(solve, range(4))
     for x in found:
         np.testing.assert_array_equal(x, expected)
 
