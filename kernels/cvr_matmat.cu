@@ -34,14 +34,6 @@ struct Records {
     }
 };
 
-// A lane's entries of its next U steps, L apart, of which `left` are there; the others stay as they were.
-template <int L, int U, class To, class From>
-__device__ void load_steps(To (&to)[U], const From* from, int left) {
-#pragma unroll
-    for (int u = 0; u < U; ++u)
-        if (u < left) to[u] = cached(from + u * L);
-}
-
 // cvr_matmat: all chunks
 //
 // mapping   one thread block a chunk and W * G * V columns (tile_of_block() counts these), one group of G lanes each lane of
@@ -82,30 +74,24 @@ __device__ void multiply(const Cvr<A, I>& m, const Opened<A>& values, int64 chun
 
     I c[U] = {};  // valid ones, also after the last step
     Stored<A> v[U] = {};
-    auto load_columns = [&](int left) {
-        if (is_narrow)
-            load_steps<L>(c, (const uint16*)col, left);
-        else
-            load_steps<L>(c, (const I*)col, left);
-        col = (const char*)col + U * L * (is_narrow ? sizeof(uint16) : sizeof(I));
-    };
+    NextColumns<I, L, false, U> next = {c, col, is_narrow};
     // ahead, as nothing else is there to wait with
     const I after = cuts.span && chunk + 1 < m.n_chunks ? m.carry_row[chunk + 1] : I(-1);
     const I tail = active ? m.tail[chunk * L + slot] : I(-1);
     Part sum = {};
-    load_columns(n_steps);
+    next.load(n_steps);
 #pragma unroll 1
     for (int begin = 0; begin < n_steps; begin += U) {
         const int part = begin / WARP % G, left = n_steps - begin;
         Part of_x[U];
 #pragma unroll
         for (int u = 0; u < U; ++u) of_x[u].load(row_at(x, c[u], pitch), at, k);
-        load_columns(left - U);  // ahead, so that the next rows of X do not wait for them
+        next.load(left - U);  // ahead, so that the next rows of X do not wait for them
         if (begin % WARP == 0) {
             if (begin) wb += records.total[(part + G - 1) % G];
             if (part == 0) records.read(mask + begin, left);
         }
-        load_steps<L>(v, val, left);
+        load_steps<L, false>(v, val, left);
         val += U * L;
         // Without a branch, on whose other side the first product would already wait for X: so all loads of these steps
         // are under way before it

@@ -28,6 +28,36 @@ __device__ Y* row_at(Y* first, C number, uint32 pitch) {
     return reinterpret_cast<Y*>(from + (uint64)(uint32)number * pitch);
 }
 
+// A lane's entries of its next U steps, L apart, of which `left` are there; the others stay as they were. IN_FULL: whether steps
+// that are all there have loads without conditions.
+template <int L, bool IN_FULL, int U, class To, class From>
+__device__ void load_steps(To (&to)[U], const From* from, int left) {
+    if (IN_FULL && left >= U) {
+#pragma unroll
+        for (int u = 0; u < U; ++u) to[u] = cached(from + u * L);
+    } else {
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+            if (u < left) to[u] = cached(from + u * L);
+    }
+}
+
+// The columns of a lane's next steps.
+template <class I, int L, bool IN_FULL, int U>
+struct NextColumns {
+    I (&to)[U];
+    const void* from;
+    const bool is_narrow;
+
+    __device__ void load(int left) {
+        if (is_narrow)
+            load_steps<L, IN_FULL>(to, (const uint16*)from, left);
+        else
+            load_steps<L, IN_FULL>(to, (const I*)from, left);
+        from = (const char*)from + U * L * (is_narrow ? sizeof(uint16) : sizeof(I));
+    }
+};
+
 // The lanes of a chunk that add to the entry of tail of this group of G lanes: taken_from has of each whose it adds to
 template <int G>
 __device__ uint32 takers(const int* taken_from) {

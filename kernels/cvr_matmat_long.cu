@@ -7,19 +7,6 @@
 #include "matrix.cuh"
 #include "cvr_matmat.cuh"
 
-// A lane's entries of its next U steps, L apart, of which `left` are there; the others stay as they were.
-template <int L, int U, class To, class From>
-__device__ void load_steps(To (&to)[U], const From* from, int left) {
-    if (left >= U) {
-#pragma unroll
-        for (int u = 0; u < U; ++u) to[u] = cached(from + u * L);
-    } else {
-#pragma unroll
-        for (int u = 0; u < U; ++u)
-            if (u < left) to[u] = cached(from + u * L);
-    }
-}
-
 // The records of a warp's LANES lanes of a chunk, a window of WARP steps at a time. What the next window's records name is on its
 // way, and so is which lanes have one in the window after that: a step each thread.
 template <class I, int LANES>
@@ -116,14 +103,8 @@ __global__ __launch_bounds__(WARP* G, B) void cvr_matmat_long(
     x += at < k ? at : 0;  // lanes beyond the last column compute too
     y += at;
     I c[U] = {};  // valid ones, also after the last step
-    auto load_columns = [&](int left) {
-        if (is_narrow)
-            load_steps<L>(c, (const uint16*)col, left);
-        else
-            load_steps<L>(c, (const I*)col, left);
-        col = (const char*)col + U * L * (is_narrow ? sizeof(uint16) : sizeof(I));
-    };
-    load_columns(n_steps);
+    NextColumns<I, L, true, U> next = {c, col, is_narrow};
+    next.load(n_steps);
     Records<I, LANES> records(m.rec_mask + first, m.rec_wb + m.rec_ptr[chunk], named[warp], warp * LANES, slot % LANES, n_steps);
     const I before = cuts.span ? m.carry_row[chunk] : I(-1);
     const I after = cuts.span && chunk + 1 < m.n_chunks ? m.carry_row[chunk + 1] : I(-1);
@@ -139,8 +120,8 @@ __global__ __launch_bounds__(WARP* G, B) void cvr_matmat_long(
         Part of_x[U];
 #pragma unroll
         for (int u = 0; u < U; ++u) of_x[u].load_with_first(row_at(x, c[u], pitch), at, k);
-        load_columns(n_steps - begin - U);  // ahead, so that the next rows of X do not wait for them
-        load_steps<L>(v, val, n_steps - begin);
+        next.load(n_steps - begin - U);  // ahead, so that the next rows of X do not wait for them
+        load_steps<L, true>(v, val, n_steps - begin);
         val += U * L;
         const int step = begin % WARP;
         if (step == 0) records.advance();
