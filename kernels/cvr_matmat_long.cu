@@ -119,7 +119,7 @@ __global__ __launch_bounds__(WARP* G, B) void cvr_matmat_long(
     for (int begin = 0; begin < n_steps; begin += U) {
         Part of_x[U];
 #pragma unroll
-        for (int u = 0; u < U; ++u) of_x[u].load_with_first(row_at(x, c[u], pitch), at, k);
+        for (int u = 0; u < U; ++u) of_x[u].template load<true>(row_at(x, c[u], pitch), at, k);
         next.load(n_steps - begin - U);  // ahead, so that the next rows of X do not wait for them
         load_steps<L, true>(v, val, n_steps - begin);
         val += U * L;

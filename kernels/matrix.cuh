@@ -54,18 +54,13 @@ template <class Y, int V, int W, int STRIDE>
 struct Columns {
     Vector<Y, V> vector[W];
 
+    // HAS_FIRST: the first one is always there
+    template <bool HAS_FIRST = false>
     __device__ void load(const Y* from, int64 at, int64 k) {
 #pragma unroll
         for (int w = 0; w < W; ++w)
-            if (at + w * STRIDE < k) vector[w] = *reinterpret_cast<const Vector<Y, V>*>(from + w * STRIDE);
-    }
-
-    // the same, where the first one is always there
-    __device__ void load_with_first(const Y* from, int64 at, int64 k) {
-        vector[0] = *reinterpret_cast<const Vector<Y, V>*>(from);
-#pragma unroll
-        for (int w = 1; w < W; ++w)
-            if (at + w * STRIDE < k) vector[w] = *reinterpret_cast<const Vector<Y, V>*>(from + w * STRIDE);
+            if ((HAS_FIRST && w == 0) || at + w * STRIDE < k)
+                vector[w] = *reinterpret_cast<const Vector<Y, V>*>(from + w * STRIDE);
     }
 
     // by selection: a branch would copy those that stay
