@@ -8,6 +8,7 @@ Names are imported on first use, so that ``import cvrarray`` loads NumPy and not
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from contextlib import nullcontext
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,17 @@ __all__ = [
     "to_store",
     "tune",
 ]
+
+#: Names that need a package which is not always installed: extras.
+_NEEDS = {"dask": "dask", "to_dask": "dask", "open_store": "dask", "torch": "torch"}
+
+
+def _is_there(name: str) -> bool:
+    return name not in _NEEDS or importlib.util.find_spec(_NEEDS[name]) is not None
+
+
+if not TYPE_CHECKING:
+    __all__ = [name for name in __all__ if _is_there(name)]  # else `from cvrarray import *` fails
 
 #: What lower layers ask for when a call needs it.
 for _name, _module in {
@@ -113,4 +125,5 @@ def _version() -> str:
 
 
 def __dir__() -> list[str]:
-    return [*_HOME, "__version__"]
+    """Names that can be had: ``help(cvrarray)`` asks for each."""
+    return [*filter(_is_there, _HOME), "__version__"]

@@ -176,6 +176,16 @@ def test_import_is_light():
     assert found.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize("missing", ["dask", "torch"])
+def test_help_and_star_without_an_extra(missing):
+    """``help(cvrarray)`` asks for every name of ``dir``: names that need a package that is not installed are not there."""
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None\n"
+        "import inspect, cvrarray; inspect.getmembers(cvrarray); from cvrarray import *; asarray"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
 @pytest.mark.slow
 def test_cpu_work_does_not_import_cupy_or_dask():
     code = (
