@@ -109,6 +109,28 @@ def test_what_does_not_converge(run, mtx, tmp_path, csr):
     assert "not positive definite" in found.err
 
 
+def test_ends_of_other_methods_are_words(run, tmp_path):
+    """A shift by one: GMRES needs as many steps as there are rows."""
+    path, b = tmp_path / "shift.mtx", tmp_path / "b.npy"
+    scipy.io.mmwrite(path, scipy.sparse.csr_array(np.roll(np.eye(40), 1, axis=0)))
+    np.save(b, np.eye(40)[0])
+    found = run(path, "--rhs", b, "--method", "gmres", "--maxiter", "2", "--precond", "none", "--device", "cpu")
+    assert found.code == 1
+    assert found.err.endswith("did not meet the tolerance: stopped at cycle 1.\n")
+
+
+def test_others_are_given_up(run, mtx, tmp_path, monkeypatch):
+    """A library that takes long is left in the middle, and not timed again; its curve is drawn as far as it came."""
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(solve, "PATIENCE", 0.0)
+    monkeypatch.setattr(solve, "TIMES_OURS", 0)
+    found = run(mtx, "--json", "--plot", tmp_path / "out.png", "--device", "cpu")
+    assert found.code == 0, found.err
+    own, *others = json.loads(found.out)["results"]
+    assert own["converged"]
+    assert [(other["ends"], other["converged"], other["iterations"]) for other in others] == [("given up", False, 1)] * 2
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

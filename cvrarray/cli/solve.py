@@ -1,8 +1,8 @@
 """Solve A @ x = b with your matrix, beside what you have without us, and say who wins.
 
 The same method runs with the same preconditioner by us and by SciPy, on a GPU by CuPy, from x = 0 to the same
-tolerance. Without --rhs, b is A times ones. Every x is judged by its true residual. Exit code 1: ours does not meet the
-tolerance.
+tolerance. Without --rhs, b is A times ones. Every x is judged by its true residual. Others are given up after 10 s, or
+three times what ours took, whichever is longer. Exit code 1: ours does not meet the tolerance.
 
   by            who solves; ours with the format that asarray chose
   ends          why it ended; info N is SciPy's number: 0 is success, but lsmr's istop succeeds with 0, 1, 2, 4 and 5
@@ -38,6 +38,12 @@ PRECONDITIONERS = ("none", "jacobi", "block-jacobi", "chebyshev", "multigrid")
 MOVE_EVERY = 0.2
 #: Points of a plot's curve at most: each costs a product.
 POINTS = 400
+#: Seconds after which another library's solve is given up, and how many times as long as ours it may take in any case.
+PATIENCE, TIMES_OURS = 10.0, 3
+
+
+class GivenUp(Exception):
+    """Raised by a callback, to leave a solve that takes too long."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -104,6 +110,7 @@ class Problem:
         self.b_there = devices.move(self.b, device)
         self.x: Any = None
         self.steps = 0
+        self.patience = math.inf
 
     def facts(self) -> dict[str, Any]:
         """What is solved, and how."""
@@ -136,7 +143,7 @@ class Problem:
 
             found: dict[str, Callable[[Any], tuple[Any, Any]]] = {own_name: solve}
         else:
-            found = {own_name: self._call(getattr(linalg, self.method), self.A, own)}
+            found = {own_name: self._named(self._call(getattr(linalg, self.method), self.A, own))}
         if hasattr(library, self.method):
             operator = None
             if own is not None:
@@ -165,6 +172,21 @@ class Problem:
             return found[0], found[1]
 
         return solve
+
+    def _named(self, solve: Callable[[Any], tuple[Any, Any]]) -> Callable[[Any], tuple[Any, Any]]:
+        """`solve` with our end in words instead of SciPy's number; lsmr's `istop` stays."""
+        if self.method == "lsmr":
+            return solve
+        from ..linalg.solution import INFO
+
+        words = {number: reason for reason, number in INFO.items() if number is not None}
+        unit = "cycle" if self.method == "gmres" else "iteration"
+
+        def named(callback: Any) -> tuple[Any, Any]:
+            x, info = solve(callback)
+            return x, words[info] if info in words else f"stopped at {unit} {info}"
+
+        return named
 
     def preconditioner(self) -> Any:
         """Ours, or None."""
@@ -218,8 +240,13 @@ class Problem:
                     del points[1::2]
                     state["every"] *= 2
             state["lost"] += time.perf_counter() - now
+            if now - start - state["lost"] > self.patience:
+                raise GivenUp
 
-        x, _ = solve(look)
+        try:
+            x, _ = solve(look)
+        except GivenUp:
+            return points
         points.append((int(state["step"] or self.steps), time.perf_counter() - start - state["lost"], self.residual(x)))
         return points
 
@@ -249,14 +276,22 @@ def right_side(path: str | None, csr: Any) -> Any:
 def measure(problem: Problem, contenders: dict[str, Callable[[Any], Any]], repeats: int) -> list[dict[str, Any]]:
     """A solve with a progress bar, which prepares everything, and then `repeats` timed ones of each in turns."""
     steps: dict[str, int | None] = {}
-    for name, solve in contenders.items():
-        with progress(problem, name) as (callback, count):
-            x, _ = solve(callback)
-            steps[name] = (count() or problem.steps) if problem.method != "gmres" else None
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     ends: dict[str, tuple[Any, Any]] = {}
+    for name, solve in contenders.items():
+        start = time.perf_counter()
+        with progress(problem, name) as (callback, count):
+            try:
+                solve(callback)
+            except GivenUp as left:
+                ends[name] = left.args[0], "given up"
+                seconds[name].append(time.perf_counter() - start)
+            steps[name] = (count() or problem.steps) if problem.method != "gmres" else None
+        if name.startswith("cvrarray"):  # the first
+            problem.patience = max(PATIENCE, TIMES_OURS * (time.perf_counter() - start))
+    timed = {name: solve for name, solve in contenders.items() if name not in ends}
     for _ in range(repeats):
-        for name, solve in contenders.items():
+        for name, solve in timed.items():
             problem.device.use()
             _synchronize(problem.device)
             start = time.perf_counter()
@@ -267,7 +302,8 @@ def measure(problem: Problem, contenders: dict[str, Callable[[Any], Any]], repea
                 steps[name] = problem.steps
     problem.x = devices.move(ends[next(iter(contenders))][0], devices.CPU)
     results = []
-    for name, (x, end) in ends.items():
+    for name in contenders:
+        x, end = ends[name]
         residual = problem.residual(x)
         results.append(
             {
@@ -289,10 +325,14 @@ def _synchronize(device: devices.Device) -> None:
 
 @contextmanager
 def progress(problem: Problem, name: str) -> Iterator[tuple[Callable[[Any], None], Callable[[], int]]]:
-    """A bar on a terminal, of decades of the residual; gives the callback that moves it, and the count of its calls."""
+    """A bar on a terminal, of decades of the residual; gives the callback that moves it, and the count of its calls.
+
+    The callback raises :class:`GivenUp` with x where the solve takes too long.
+    """
     from tqdm import tqdm
 
-    state = {"steps": 0, "next": time.perf_counter() + MOVE_EVERY}
+    start = time.perf_counter()
+    state = {"steps": 0, "next": start + MOVE_EVERY}
     total = max(1.0, -math.log10(problem.args.rtol)) if problem.args.rtol > 0 else 16.0
     form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}"
     # disable=None: no bar where stderr is no terminal
@@ -304,6 +344,8 @@ def progress(problem: Problem, name: str) -> Iterator[tuple[Callable[[Any], None
                 done = -math.log10(min(1.0, max(problem.residual(x), 1e-17)))
                 bar.update(min(done, total) - bar.n)
                 state["next"] = time.perf_counter() + MOVE_EVERY
+            if time.perf_counter() - start > problem.patience:
+                raise GivenUp(x)
 
         yield move, lambda: int(state["steps"])
 
