@@ -83,7 +83,7 @@ def bicgstab(
     M: Any = None,
     callback: Callable[[Any], Any] | None = None,
 ) -> tuple[Any, int]:
-    """Solve ``A @ x = b`` for any square A by BiCGSTAB: two products an iteration, and memory for six vectors.
+    """Solve ``A @ x = b`` for any square A by BiCGSTAB: two products an iteration, and memory for eight vectors.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def bicgstab(
     -------
     x : array like b
     info : int
-        0: converged. Above 0: iterations that did not meet the tolerance. Below 0: a failure, see :class:`Solution`.
+        0: converged. Above 0: iterations that did not meet the tolerance. Below 0: a failure, see :mod:`cvrarray.linalg`.
 
     Raises
     ------

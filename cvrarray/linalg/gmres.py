@@ -288,7 +288,7 @@ def gmres(
     -------
     x : array like b
     info : int
-        0: converged. Above 0: iterations that did not meet the tolerance. Below 0: a failure, see :class:`Solution`.
+        0: converged. Above 0: iterations that did not meet the tolerance. Below 0: a failure, see :mod:`cvrarray.linalg`.
 
     Raises
     ------

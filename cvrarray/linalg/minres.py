@@ -146,7 +146,7 @@ def minres(
     -------
     x : array like b
     info : int
-        0: converged. Above 0: iterations that did not meet the tolerance. Below 0: a failure, see :class:`Solution`.
+        0: converged. Above 0: iterations that did not meet the tolerance. Below 0: a failure, see :mod:`cvrarray.linalg`.
 
     Raises
     ------
