@@ -21,7 +21,7 @@ import cvrarray
 FOUNDATION = 0.05  #: stiffness of the ground; without it the body is free, and the matrix singular
 
 
-def cg(A: da.Array, b: da.Array, rtol: float = 1e-8, max_iterations: int = 1000) -> tuple[da.Array, int, float]:
+def cg(A: da.Array, b: da.Array, rtol: float = 1e-8, maxiter: int = 1000) -> tuple[da.Array, int, float]:
     """Solve ``A @ x = b``.
 
     Parameters
@@ -41,7 +41,7 @@ def cg(A: da.Array, b: da.Array, rtol: float = 1e-8, max_iterations: int = 1000)
     x, r = da.zeros_like(b), b
     p, rr = r, r @ r
     length = float(rr.compute()) ** 0.5
-    for iteration in range(1, max_iterations + 1):  # noqa: B007
+    for iteration in range(1, maxiter + 1):  # noqa: B007
         # one chunk of p for the panels of whole rows: else Dask would cut the matrix to fit the vector
         Ap = A @ p.rechunk(-1)
         alpha = rr / (p @ Ap)

@@ -14,7 +14,7 @@ import numpy as np
 import cvrarray
 
 
-def lsqr(A: da.Array, b: da.Array, rtol: float = 1e-10, max_iterations: int = 1000) -> tuple[da.Array, int]:
+def lsqr(A: da.Array, b: da.Array, rtol: float = 1e-10, maxiter: int = 1000) -> tuple[da.Array, int]:
     """The x of least ``norm(A @ x - b)``, by Paige and Saunders' bidiagonalisation.
 
     Parameters
@@ -37,7 +37,7 @@ def lsqr(A: da.Array, b: da.Array, rtol: float = 1e-10, max_iterations: int = 10
     v = v / alpha
     w, x = v, da.zeros_like(v)
     phi, rho, size = beta, alpha, 0.0
-    for iteration in range(1, max_iterations + 1):  # noqa: B007
+    for iteration in range(1, maxiter + 1):  # noqa: B007
         u = A @ v - alpha * u
         u, beta = dask.persist(u, da.sqrt((u * u).sum()))
         beta = float(beta.compute())

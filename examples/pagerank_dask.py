@@ -18,7 +18,7 @@ import numpy as np
 import cvrarray
 
 
-def pagerank(links: da.Array, damping: float = 0.85, rtol: float = 1e-6, max_iterations: int = 200) -> tuple[da.Array, int]:
+def pagerank(links: da.Array, damping: float = 0.85, rtol: float = 1e-6, maxiter: int = 200) -> tuple[da.Array, int]:
     """The rank of every node, and how many iterations it took.
 
     Parameters
@@ -37,7 +37,7 @@ def pagerank(links: da.Array, damping: float = 0.85, rtol: float = 1e-6, max_ite
     out = links.sum(axis=0).rechunk((rows,)).persist()  # links of each node
     share = da.where(out > 0, 1 / da.maximum(out, 1), 0).persist()
     rank = da.full(n, 1 / n, chunks=(rows,))
-    for iteration in range(1, max_iterations + 1):  # noqa: B007
+    for iteration in range(1, maxiter + 1):  # noqa: B007
         # one chunk of x for the panels of whole rows: else Dask would cut the matrix to fit the vector
         passed_on = links @ (rank * share).rechunk(-1)
         stuck = da.where(out > 0, 0, rank).sum()  # nodes without links pass on to all

@@ -127,7 +127,7 @@ def test_start_and_limits():
     again = cvrarray.dask.cg(A, b, x0=np.arange(216.0))
     assert again.iterations == 0 and np.isnan(again.seconds)
     np.testing.assert_array_equal(again.x.compute(), np.arange(216.0))
-    assert cvrarray.dask.cg(A, b, rtol=0, max_iterations=3).iterations == 3
+    assert cvrarray.dask.cg(A, b, rtol=0, maxiter=3).iterations == 3
     nothing = cvrarray.dask.cg(A, np.zeros(216), x0=np.ones(216))
     assert nothing.residual == 0 and not nothing.x.compute().any()
 
@@ -143,7 +143,7 @@ def test_no_tolerance_and_extreme_numbers(dtype, M, check_every):
     limits = np.finfo(dtype)
     for exponent in (0, limits.maxexp - 10, -limits.maxexp + 40):
         scale = b.real.dtype.type(2.0**exponent)
-        found = cvrarray.dask.cg(A, scale * b, M=M, rtol=0, max_iterations=2000, check_every=check_every)
+        found = cvrarray.dask.cg(A, scale * b, M=M, rtol=0, maxiter=2000, check_every=check_every)
         x = found.x.compute() / scale
         assert found.residual <= limits.eps and found.iterations < 2000
         assert np.linalg.norm(csr @ x - b) <= 50 * limits.eps * np.linalg.norm(b)
@@ -184,7 +184,7 @@ def test_without_a_tolerance_rounding_is_the_end(dtype, M, check_every, device):
     csr = grid(6)
     b = csr @ np.arange(216.0)
     A = cvrarray.to_dask(csr.astype(dtype), chunks=50, device=device)
-    found = cvrarray.dask.cg(A, b.astype(dtype), rtol=0, M=M, check_every=check_every, max_iterations=3000)
+    found = cvrarray.dask.cg(A, b.astype(dtype), rtol=0, M=M, check_every=check_every, maxiter=3000)
     assert found.iterations < 1000
     x = cvrarray.core.devices.move(found.x.compute(), cvrarray.core.devices.CPU)
     true = np.linalg.norm(csr @ x - b) / np.linalg.norm(b)
@@ -215,7 +215,7 @@ def test_power_iteration_here():
         ({"check_every": 0}, ValueError, "check_every must be an integer of at least 1; got 0"),
         ({"M": "block_jacobi", "block_size": 0}, ValueError, "block_size must be an integer of at least 1; got 0"),
         ({"rtol": -1}, ValueError, "rtol must be a number of at least 0; got -1"),
-        ({"max_iterations": 1.5}, ValueError, "max_iterations must be an integer of at least 0; got 1.5"),
+        ({"maxiter": 1.5}, ValueError, "maxiter must be an integer of at least 0; got 1.5"),
         ({"b": np.full(4, np.nan)}, ValueError, "b must be finite; its length is nan"),
         (
             {"A": lambda: cvrarray.to_dask(-np.eye(4), device="cpu")},
@@ -456,7 +456,7 @@ def endless(client, **options):
     def solve_it():
         try:
             b = np.cos(np.arange(GRID**3))  # nobody looks at the residual before the last iteration
-            cvrarray.dask.cg(A, b, rtol=0, max_iterations=10**9, check_every=10**9, **options)
+            cvrarray.dask.cg(A, b, rtol=0, maxiter=10**9, check_every=10**9, **options)
         except BaseException as error:
             raised.append(error)
 

@@ -163,7 +163,7 @@ def measure(n_workers: int, n: int, arguments: argparse.Namespace) -> tuple[dict
         ]
         product = max(client.gather(products))
         b = da.arange(n**3, chunks=(A.chunks[0],)) % 7 + 1
-        options = {"rtol": arguments.rtol, "max_iterations": arguments.iterations, "transport": arguments.transport}
+        options = {"rtol": arguments.rtol, "maxiter": arguments.iterations, "transport": arguments.transport}
         found = cvrarray.dask.cg(A, b, **options)
         x = found.x.map_blocks(to_host, dtype=np.float64, meta=np.empty(0)).compute()
         same = None
@@ -221,9 +221,9 @@ def plain_seconds(client, A: da.Array, b: da.Array, iterations: int = 5) -> tupl
         b = b.to_backend("cupy")
     b = b.persist()
     wait(b)
-    cg(A, b, rtol=0, max_iterations=1)  # compiles
+    cg(A, b, rtol=0, maxiter=1)  # compiles
     before, begin = sum(client.run(sent).values()), time.perf_counter()
-    cg(A, b, rtol=0, max_iterations=iterations)
+    cg(A, b, rtol=0, maxiter=iterations)
     return (time.perf_counter() - begin) / iterations, (sum(client.run(sent).values()) - before) / iterations
 
 

@@ -242,7 +242,7 @@ class Options(NamedTuple):
     """How :func:`cg` solves."""
 
     rtol: float
-    max_iterations: int
+    maxiter: int
     M: str | None = None
     block_size: int | None = None
     check_every: int = 1
@@ -250,7 +250,7 @@ class Options(NamedTuple):
 
 def cg(part: Part, known: dict[str, list[Any]], *options: Any) -> Answer:
     """Conjugate gradients (Hestenes and Stiefel). The host waits every ``check_every`` iterations, for the residual."""
-    rtol, max_iterations, M, block_size, check_every = Options(*options)
+    rtol, maxiter, M, block_size, check_every = Options(*options)
     do, transport, p = part.arithmetic, part.transport, part.own
     x, r, q = part.empty(), part.empty(), part.empty()
     part.load(known["b"], r)
@@ -278,7 +278,7 @@ def cg(part: Part, known: dict[str, list[Any]], *options: Any) -> Answer:
     part.tick()
     limits, iteration = np.finfo(part.job.dtype), 0
     enough, vanished = max(rtol, FLOOR * float(limits.eps)), float(limits.tiny / limits.eps)
-    while iteration < max_iterations and not residual <= enough:
+    while iteration < maxiter and not residual <= enough:
         iteration += 1
         part.product(q)
         do.dot(p, q, my_curvature)
@@ -291,7 +291,7 @@ def cg(part: Part, known: dict[str, list[Any]], *options: Any) -> Answer:
             precondition(r, z)
             do.dot(r, z, my_new)
             transport.gather(new)
-        is_looked_at = iteration % check_every == 0 or iteration == max_iterations
+        is_looked_at = iteration % check_every == 0 or iteration == maxiter
         numbers = do.read(curvature, squares) if is_looked_at else None
         do.update_direction(new, old, z, p)  # the GPU is busy with it while the host tests the numbers
         if numbers is not None:
@@ -335,7 +335,7 @@ def _not_definite(bend: float, iteration: int) -> ValueError:
     )
 
 
-def power_iteration(part: Part, known: dict[str, list[Any]], rtol: float, max_iterations: int) -> Answer:
+def power_iteration(part: Part, known: dict[str, list[Any]], rtol: float, maxiter: int) -> Answer:
     """Power iteration with the Rayleigh quotient of each step."""
     do, transport, p = part.arithmetic, part.transport, part.own
     q = part.empty()
@@ -348,7 +348,7 @@ def power_iteration(part: Part, known: dict[str, list[Any]], rtol: float, max_it
     if not 0 < do.read(squares)(transport)[0] < float("inf"):
         raise ValueError("x0 must be finite and not zero. Pass another one")
     part.tick()
-    for _ in range(max_iterations):
+    for _ in range(maxiter):
         do.scale(squares, q, p)
         part.product(q)
         do.dot(p, q, my_quotient)

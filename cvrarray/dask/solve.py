@@ -100,7 +100,7 @@ def cg(
     M: str | None = None,
     block_size: int | None = None,
     rtol: float = 1e-8,
-    max_iterations: int = 1000,
+    maxiter: int = 1000,
     check_every: int = 1,
     timeout: float = 60,
     transport: str = "auto",
@@ -123,7 +123,7 @@ def cg(
     rtol : float
         The residual's norm at the end, over that of `b`. Less than a 16th of the precision (``numpy.finfo(...).eps``)
         counts as that: below it the residual that iterations update has nothing to do with the true one.
-    max_iterations : int
+    maxiter : int
         Where to stop in any case: compare ``residual`` with `rtol`.
     check_every : int
         Iterations from one test of the residual to the next; between them no GPU waits for the host.
@@ -164,7 +164,7 @@ def cg(
     for name, value in (("block_size", 1 if block_size is None else block_size), ("check_every", check_every)):
         if not (isinstance(value, int | np.integer) and value >= 1):
             raise ValueError(f"{name} must be an integer of at least 1; got {value!r}")
-    options = (*_limits(rtol, max_iterations), M, block_size, int(check_every))
+    options = (*_limits(rtol, maxiter), M, block_size, int(check_every))
     with shown("conjugate gradients"):
         x, answer = _solve("cg", A, known, options, timeout, transport)
     return Solution(x, answer.iterations, answer.residual, answer.bytes_moved, answer.seconds, answer.transport)
@@ -175,7 +175,7 @@ def power_iteration(
     *,
     x0: Any = None,
     rtol: float = 1e-6,
-    max_iterations: int = 1000,
+    maxiter: int = 1000,
     timeout: float = 60,
     transport: str = "auto",
 ) -> Eigenpair:
@@ -189,7 +189,7 @@ def power_iteration(
         Where to begin. Default: random numbers, the same in every call.
     rtol : float
         ``|A x - value x| / |value|`` at the end; rounding hides less than about 1e-8 (1e-4 in single precision).
-    max_iterations : int
+    maxiter : int
         Where to stop in any case: compare ``residual`` with `rtol`.
 
     Returns
@@ -211,16 +211,16 @@ def power_iteration(
     if x0 is None:
         x0 = da.random.default_rng(0).random(A.shape[0], chunks=(A.chunks[0],), dtype=_dtype(A).type(0).real.dtype)
     with shown("power iteration"):
-        x, answer = _solve("power_iteration", A, {"x0": x0}, _limits(rtol, max_iterations), timeout, transport)
+        x, answer = _solve("power_iteration", A, {"x0": x0}, _limits(rtol, maxiter), timeout, transport)
     return Eigenpair(answer.value, x, *answer[2:])
 
 
-def _limits(rtol: float, max_iterations: int) -> tuple[float, int]:
+def _limits(rtol: float, maxiter: int) -> tuple[float, int]:
     if not 0 <= rtol < float("inf"):
         raise ValueError(f"rtol must be a number of at least 0; got {rtol!r}")
-    if not (isinstance(max_iterations, int | np.integer) and max_iterations >= 0):
-        raise ValueError(f"max_iterations must be an integer of at least 0; got {max_iterations!r}")
-    return float(rtol), int(max_iterations)
+    if not (isinstance(maxiter, int | np.integer) and maxiter >= 0):
+        raise ValueError(f"maxiter must be an integer of at least 0; got {maxiter!r}")
+    return float(rtol), int(maxiter)
 
 
 def _check_matrix(A: Any) -> None:
