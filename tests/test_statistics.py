@@ -117,6 +117,11 @@ def test_tables_of_many_times_the_bytes_are_not_chosen(columns):
     assert model.choose(smaller, "cuda", columns).block_size == 2
 
 
+def test_no_product_is_predicted_to_take_less_than_a_call():
+    stats = cvrarray.statistics([[1.0]])
+    assert all(us > 1 for columns in (1, 4) for us in model.predict(stats, "cpu", columns).values())
+
+
 @pytest.mark.parametrize(
     ("n_rows", "nnz", "expected"),
     [(4000, 192 * 4000, True), (4000, 192 * 4000 - 1, False), (5300, 192 * 5300, False), (2000, 1 << 22, False), (0, 0, False)],

@@ -32,6 +32,9 @@ SIZES = tuple(sorted({*BLOCK_SIZES} - {1}))
 #: other machines.
 BYTES_PER_US = {"cuda": 4.0e6, "cpu": 2.0e4}
 
+#: Microseconds of a call, whatever the matrix. (A format's own costs on a GPU have it in them.)
+CALL_US = {"cuda": 0.0, "cpu": 1.3}
+
 #: A format whose tables are more times as large as the smallest ones is not chosen. No constant was fitted to such tables, and
 #: what padding costs with many columns was seen to be twice what the model says.
 HOPELESS = 3.0
@@ -243,7 +246,8 @@ def _predicted(name: str, stats: Statistics, device: str, columns: int) -> float
     """:func:`predict` of one format."""
     cls = of_variant(name)[0]
     of_vector = cls._microseconds(name, stats, device, stats.table_bytes[name] / BYTES_PER_US[device])
-    return of_vector if columns == 1 else cls._microseconds_of_matrix(name, stats, device, of_vector, columns)
+    rest = of_vector if columns == 1 else cls._microseconds_of_matrix(name, stats, device, of_vector, columns)
+    return CALL_US[device] + rest
 
 
 def windows_of(shape: tuple[int, int], nnz: int) -> tuple[int, int, tuple[int, ...]]:
