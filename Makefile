@@ -91,7 +91,7 @@ gpu-sanitize:
 	for tool in memcheck racecheck; do \
 	  compute-sanitizer --tool $$tool --kernel-regex-exclude kns=cupy_ --target-processes all --error-exitcode 1 \
 	    --log-file docs/gpu-report/$$tool.log \
-	    $(PYTHON) -m pytest --unpooled --cases all --require-gpu -m small -k "cuda or not cpu" -q $(GPU_WORKERS) \
+	    $(PYTHON) -m pytest --unpooled --cases all --require-gpu -m small -q $(GPU_WORKERS) \
 	      $(GPU_PYTEST_ARGS) || exit 1; \
 	  tail -n 1 docs/gpu-report/$$tool.log; \
 	done

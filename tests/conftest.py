@@ -26,7 +26,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("cvrarray")
     group.addoption("--require-gpu", action="store_true", help="fail each test that would skip for the lack of a GPU")
     group.addoption("--gpu-report", type=Path, metavar="PATH", help="write what ran, and on what, to PATH as JSON")
-    group.addoption("--unpooled", action="store_true", help="without CuPy's memory pool: for compute-sanitizer")
+    group.addoption(
+        "--unpooled", action="store_true", help="without CuPy's memory pool, and no case on a CPU: for compute-sanitizer"
+    )
     group.addoption("--cases", choices=cases.CHOICES, default="covering", help="which cases of parametrised tests run")
 
 
@@ -58,6 +60,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("device", DEVICES if has_gpu_cases(metafunc.config) else DEVICES[:1], indirect=True)
 
 
+def is_on_cpu(item: pytest.Item) -> bool:
+    callspec = getattr(item, "callspec", None)
+    return callspec is not None and callspec.params.get("device") == "cpu"
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Choose the cases, and count those left out for each reason."""
@@ -65,6 +72,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     need_one = [] if has_gpu_cases(config) else [item for item in items if "gpu" in getattr(item, "fixturenames", ())]
     left_out = set(need_one)
     items[:] = [item for item in items if item not in left_out]
+    if config.getoption("--unpooled"):
+        items[:] = [item for item in items if not is_on_cpu(item)]
     on_both = 0 if has_gpu_cases(config) else sum("device" in getattr(item, "fixturenames", ()) for item in items)
     config.hook.pytest_deselected(items=repeated + need_one)
     counts = {"gpu": len(need_one) + on_both, "cases": len(repeated)}

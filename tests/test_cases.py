@@ -143,3 +143,15 @@ def test_what_is_left_out_is_said_in_a_line_each(runs):
     assert f"{8 + 27 - count(ran, 'test_pairs') + 1} cases left out by --cases covering (make test-all runs them)" in output
     assert "left out by" not in runs["all"][1]
     assert "SKIPPED" not in output
+
+
+def test_a_sanitizer_leaves_out_cases_on_a_cpu_alone(tmp_path):
+    """Whatever their names say."""
+    pytest.importorskip("cupy")
+    (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text())
+    (tmp_path / "test_some.py").write_text("def test_both(device): pass\ndef test_finds_what_a_cpu_finds(gpu): pass\n")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", "."]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)]), "CUDA_VISIBLE_DEVICES": ""}
+    command += ["--collect-only", "-q", "--unpooled", "--require-gpu"]
+    found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert re.findall(r"::(.+)", found.stdout) == ["test_both[cuda:0]", "test_finds_what_a_cpu_finds"]
