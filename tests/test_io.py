@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import zipfile
+import zlib
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from scipy.sparse import csr_array
 
 import cvrarray
 from cvrarray import files
-from cvrarray.core import tables
+from cvrarray.core import atomic, tables
 from cvrarray.cpu import text
 from cvrarray.files import cvra, guards
 from cvrarray.formats import FORMATS
@@ -663,6 +664,40 @@ def test_concurrent_saves(saved):
     while any(thread.is_alive() for thread in threads):
         cvrarray.load(path)
     assert not failures
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="locks and pipes of POSIX")
+def test_what_a_save_removes(saved):
+    """What a killed writer of the same file left, and not what a living one writes, nor other files and programs."""
+    A, path = saved
+    start = f".{zlib.crc32(b'a.cvra'):08x}"
+    left, others = (
+        path.with_name(f"{start}01234567.tmp"),
+        [path.with_name(name) for name in (f"{start}.tmp", ".0123456789abcdef.tmp")],
+    )
+    for other in (left, *others):
+        other.write_bytes(b"half of it")
+    os.mkfifo(path.with_name(f"{start}89abcdef.tmp"))
+    with files.replacing(path) as file:
+        file.write(b"slowly")
+        (being_written,) = {*path.parent.iterdir()} - {path, *others}
+        cvrarray.save(path, A)
+        assert being_written.exists()
+        assert path.stat().st_size > len(b"slowly")
+    assert path.read_bytes() == b"slowly"
+    assert {*path.parent.iterdir()} == {path, *others}
+
+
+@pytest.mark.skipif(not hasattr(atomic.fcntl, "flock"), reason="this system has no such locks")
+def test_a_file_system_without_locks(saved, monkeypatch):
+    A, path = saved
+
+    def unsupported(*_):
+        raise OSError(errno.ENOLCK, "no locks here")
+
+    monkeypatch.setattr(atomic.fcntl, "flock", unsupported)
+    cvrarray.save(path, A)
     assert list(path.parent.iterdir()) == [path]
 
 

@@ -180,7 +180,7 @@ def assert_readers_are_safe(path, before):
 
 
 def test_killed_save(tmp_path):
-    """`save` over a file: it is the old array or the new one, and saving again ends well."""
+    """`save` over a file: it is the old array or the new one, and saving again ends well, with nothing else left."""
     old, new = cvrarray.CVRArray(OLD, device="cpu"), cvrarray.CVRArray(NEW, device="cpu")
     file = tmp_path / "a.cvra"
     cvrarray.save(file, new)
@@ -193,5 +193,6 @@ def test_killed_save(tmp_path):
         assert_same_csr(found.to_scipy(), NEW if found.shape == NEW.shape else OLD)
         cvrarray.save(file, new)
         assert_same_csr(cvrarray.load(file, device="cpu").to_scipy(), NEW)
+        assert os.listdir(tmp_path) == ["a.cvra"]
     if ALL:
         print(f"\nsave: {n_points} points, all recovered")

@@ -1,4 +1,9 @@
-"""Atomic file writes: whatever stops the writer, a reader finds the old content or the new."""
+"""Atomic file writes: whatever stops the writer, a reader finds the old content or the new.
+
+A file that is being written has a temporary name, and its writer holds a lock of the operating system on it, which dies
+with the process. So the next writer of the same file removes what a killed one left, and nothing that a living one writes.
+(Windows removes no open file: no lock is needed there.)
+"""
 
 from __future__ import annotations
 
@@ -8,11 +13,19 @@ import os
 import re
 import secrets
 import stat
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, BinaryIO
 
-TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")  #: names of files that are being written; a killed writer leaves one
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+#: Names of files that are being written: the checksum of the name that the file will have, and a random number.
+TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 _BUFFER = 1 << 20
 
 
@@ -34,10 +47,11 @@ def replacing(path: str, open_new: Callable[[str], Any] | None = None) -> Iterat
     OSError
         It cannot be written; `path` is as it was.
     """
-    folder = os.path.dirname(path)
-    temporary = os.path.join(folder, f".{secrets.token_hex(8)}.tmp")
+    folder, name = os.path.split(path)
+    start = os.path.join(folder, f".{zlib.crc32(os.fsencode(name)):08x}")
+    _remove_left(start)
+    temporary, raw, lock = _begin(start, open_new or partial(io.FileIO, mode="x"))
     try:
-        raw = io.FileIO(temporary, "x") if open_new is None else open_new(temporary)
         with io.BufferedWriter(raw, _BUFFER) as file:
             with suppress(FileNotFoundError):
                 os.chmod(temporary, stat.S_IMODE(os.stat(path).st_mode))
@@ -49,7 +63,55 @@ def replacing(path: str, open_new: Callable[[str], Any] | None = None) -> Iterat
         with suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
+    finally:
+        if lock is not None:
+            os.close(lock)
     sync_folder(folder)
+
+
+def _begin(start: str, open_new: Callable[[str], Any]) -> tuple[str, Any, int | None]:
+    """A new file, its name, and the descriptor that holds its lock, None where there is none."""
+    while True:
+        temporary = f"{start}{secrets.token_hex(4)}.tmp"
+        try:
+            raw = open_new(temporary)
+        except FileExistsError:
+            continue
+        if fcntl is None:
+            return temporary, raw, None
+        try:
+            fcntl.flock(raw.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.lexists(temporary):
+                return temporary, raw, os.dup(raw.fileno())  # the lock lasts until both are closed
+        except BlockingIOError:
+            pass
+        except OSError:  # a file system without locks
+            return temporary, raw, None
+        raw.close()  # another writer took it for one that was left, before it was locked
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def _remove_left(start: str) -> None:
+    """Remove files whose names begin so, and whose writers were killed, as far as that is possible."""
+    folder, begin = os.path.split(start)
+    with suppress(OSError):
+        for name in os.listdir(folder or "."):
+            if name.startswith(begin) and TEMPORARY.fullmatch(name):
+                with suppress(OSError):  # it has a living writer, or is another user's
+                    _remove_unlocked(os.path.join(folder, name))
+
+
+def _remove_unlocked(path: str) -> None:
+    if fcntl is None:
+        os.unlink(path)
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(path)
+    finally:
+        os.close(descriptor)
 
 
 def sync_folder(folder: str) -> None:
