@@ -5,8 +5,12 @@ Every case here once ended in a wrong number, in gigabytes, in a message without
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
+import mmap
+import os
+import re
 import tracemalloc
 import zipfile
 
@@ -564,6 +568,23 @@ def test_a_memory_error_stays_one(suffix, tmp_path, monkeypatch):
         monkeypatch.setattr(coercion, name, fail)
     monkeypatch.setattr(cvrarray.CVRArray, "check", fail)
     with pytest.raises(MemoryError):
+        cvrarray.read(path)
+
+
+@pytest.mark.parametrize("suffix", [".mtx", ".cvra"])
+def test_no_addresses_left_is_a_memory_error(suffix, tmp_path, monkeypatch):
+    """The system says so with an OSError where memory is mapped."""
+    path = tmp_path / f"m{suffix}"
+    if suffix == ".cvra":
+        cvrarray.save(path, cvrarray.CVRArray(zoo.floats("one_row")))
+    else:
+        text_file(path, COORDINATES + "real general\n1 1 1\n1 1 1\n")
+
+    def fail(*arguments, **keywords):
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(mmap, "mmap", fail)
+    with pytest.raises(MemoryError, match=f"{re.escape(str(path))}: there is not enough memory"):
         cvrarray.read(path)
 
 

@@ -623,15 +623,17 @@ def test_a_failed_save_leaves_the_old_file(at, error, saved, monkeypatch):
 
     def failing(*arguments, **keywords):
         if at != "write_array" or next(calls) == 5:
-            raise error
+            raise type(error)(*error.args)
         return original(*arguments, **keywords)
 
     monkeypatch.setattr(owner, at, failing)
-    with pytest.raises(type(error)):
+    with pytest.raises(type(error)) as found:
         cvrarray.save(path, cvrarray.BBCSRArray(zoo.floats("one_row")))
     monkeypatch.undo()
     assert list(path.parent.iterdir()) == [path]
     assert path.read_bytes() == before
+    if isinstance(error, OSError):
+        assert found.value.filename == str(path)
     assert_same_tables(cvrarray.load(path)._tables, A._tables)
 
 

@@ -59,7 +59,9 @@ def replacing(path: str, open_new: Callable[[str], Any] | None = None) -> Iterat
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.filename is None:  # of a full disk, say
+            error.filename = path
         with suppress(FileNotFoundError):
             os.unlink(temporary)
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import struct
 import zipfile
@@ -28,6 +29,10 @@ def naming(subject: str) -> Iterator[None]:
         yield
     except _BROKEN as error:
         raise ValueError(f"{subject}: {said_by(error)}") from error
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+        raise MemoryError(f"{subject}: there is not enough memory to map or read it") from error
 
 
 def said_by(error: BaseException) -> str:
