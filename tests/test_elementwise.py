@@ -729,6 +729,17 @@ def test_sums_of_two_structures_of_bins_have_the_tables_of_a_conversion(size, dt
                 checks.assert_same_tables(total._tables, converted._tables)
 
 
+@ONE_OF_EACH
+@pytest.mark.parametrize("ufunc", [np.add, np.subtract])
+def test_sums_of_complex_infinities(build, ufunc, device):
+    """The other part of a number stays what it is: a product by 1 or -1 makes it nan."""
+    inf = np.inf
+    left = np.array([[complex(inf, 0), 0, complex(1, -inf), 2, complex(3, 4)]])
+    right = np.array([[complex(1, 1), complex(-inf, 2), 0, complex(inf, 1), complex(2, inf)]])
+    found = ufunc(build(left, device), build(right, device))
+    np.testing.assert_array_equal(checks.get(found.todense()), ufunc(left, right))
+
+
 @pytest.mark.slow
 def test_sums_of_bins_are_the_same_with_any_number_of_threads(monkeypatch):
     S = scipy.sparse.random_array((3000, 3000), density=0.02, rng=np.random.default_rng(0), format="csr")

@@ -25,7 +25,7 @@ def add(a: Reader, b: Reader, sign: int, shape: tuple[int, int], dtype: np.dtype
     """``a + sign * b`` of one shape, index dtype and floating-point `dtype`, without the entries that are 0."""
     work = np.add(a.indptr, b.indptr, dtype=np.int64)
     tiles = np.unique(threads.split(work, max(1, int(work[-1]) // TILE))).astype(np.int64)
-    before, factor = work[tiles], dtype.type(sign)
+    before = work[tiles]
     most = int(work[-1])  # there can be: what is not written to is no memory
     del work  # large arrays that are there at once may be given back to the system, which clears fresh ones
     indices, data = memory.empty(most, a.index), memory.empty(most, dtype)
@@ -35,8 +35,9 @@ def add(a: Reader, b: Reader, sign: int, shape: tuple[int, int], dtype: np.dtype
     def rows(first: int, last: int) -> None:
         end = int(before[first])
         for begin, stop in itertools.pairwise(tiles[first : last + 1].tolist()):
-            both = a.indptr, *a.read(begin, stop), b.indptr, *b.read(begin, stop)
-            end = _add(begin, stop, *both, factor, end, ptr, indices, data)
+            columns, values = b.read(begin, stop)
+            both = a.indptr, *a.read(begin, stop), b.indptr, columns, values if sign > 0 else -values
+            end = _add(begin, stop, *both, end, ptr, indices, data)
         ends[first] = last, end
 
     threads.run(rows, before)
@@ -54,14 +55,14 @@ def add(a: Reader, b: Reader, sign: int, shape: tuple[int, int], dtype: np.dtype
 
 
 @kernel
-def _add(first, last, a_ptr, a_columns, a_values, b_ptr, b_columns, b_values, sign, out, ptr, indices, data):
+def _add(first, last, a_ptr, a_columns, a_values, b_ptr, b_columns, b_values, out, ptr, indices, data):
     """The sums of some rows one after the other from ``indices[out]`` on; where they end.
 
     `a_columns` and the like are those of these rows alone.
     """
     a_columns, a_values = simd.pointer(a_columns, -a_ptr[first]), simd.pointer(a_values, -a_ptr[first])
     b_columns, b_values = simd.pointer(b_columns, -b_ptr[first]), simd.pointer(b_values, -b_ptr[first])
-    indices, data = simd.pointer(indices, 0), simd.pointer(data, 0)
+    zero, indices, data = data.dtype.type(0), simd.pointer(indices, 0), simd.pointer(data, 0)
     for row in range(first, last):
         i, j, i_end, j_end = a_ptr[row], b_ptr[row], a_ptr[row + 1], b_ptr[row + 1]
         if i < i_end and j < j_end:
@@ -74,13 +75,13 @@ def _add(first, last, a_ptr, a_columns, a_values, b_ptr, b_columns, b_values, si
                         break
                     left = np.int64(a_columns[i])
                 elif right < left:
-                    out = _append(right, sign * b_values[j], indices, data, out)
+                    out = _append(right, zero + b_values[j], indices, data, out)
                     j += 1
                     if j == j_end:
                         break
                     right = np.int64(b_columns[j])
                 else:
-                    out = _append(left, a_values[i] + sign * b_values[j], indices, data, out)
+                    out = _append(left, a_values[i] + b_values[j], indices, data, out)
                     i += 1
                     j += 1
                     if i == i_end or j == j_end:
@@ -89,7 +90,7 @@ def _add(first, last, a_ptr, a_columns, a_values, b_ptr, b_columns, b_values, si
         for k in range(i, i_end):
             out = _append(a_columns[k], a_values[k], indices, data, out)
         for k in range(j, j_end):
-            out = _append(b_columns[k], sign * b_values[k], indices, data, out)
+            out = _append(b_columns[k], zero + b_values[k], indices, data, out)
         ptr[row + 1] = out
     return out
 
