@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -239,3 +240,16 @@ def docs_module(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def until(condition: Callable[[], Any], seconds: float = 30) -> None:
+    """Wait for a condition; an AssertionError if it does not come."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def npy(header: str, values: bytes = b"", version: bytes = b"\x01\0") -> bytes:
+    """A .npy file of this header, whatever it says."""
+    return b"\x93NUMPY" + version + len(header).to_bytes(2, "little") + header.encode() + values

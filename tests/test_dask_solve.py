@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from checks import until
 from scipy.sparse import csr_array, diags_array, eye_array, kronsum, random_array
 from scipy.sparse.linalg import cg as scipy_cg
 
@@ -467,13 +468,6 @@ def endless(client, **options):
 
 def _working(dask_worker):
     return bool(dask_worker.state.executing)
-
-
-def until(condition, seconds=30):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_a_rank_that_fails_ends_all(client):

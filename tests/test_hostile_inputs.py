@@ -19,7 +19,7 @@ import pytest
 import scipy.sparse
 import sparse
 import zoo
-from checks import DEFAULTS, assert_same_bits, assert_same_csr, get, put
+from checks import DEFAULTS, assert_same_bits, assert_same_csr, get, npy, put
 from scipy.sparse import csr_array
 
 import cvrarray
@@ -483,11 +483,6 @@ def test_arrays_of_a_compressed_archive(tmp_path):
     assert tracemalloc.get_traced_memory()[1] < 4 << 20
     tracemalloc.stop()
     assert files.read_csr(tmp_path / "m.npz").nnz == 0
-
-
-def npy(header, values=b""):
-    text = header.encode()
-    return b"\x93NUMPY\x01\0" + len(text).to_bytes(2, "little") + text + values
 
 
 @pytest.mark.parametrize("name", ["shape", "format", "fill_value", "compressed_axes", "data"])

@@ -24,7 +24,7 @@ import scipy.io
 import scipy.sparse
 import sparse
 import zoo
-from checks import TYPICAL, assert_same_bits, assert_same_csr, assert_same_tables, bbcsr, cvr, get, put
+from checks import TYPICAL, assert_same_bits, assert_same_csr, assert_same_tables, bbcsr, cvr, get, npy, put
 from scipy.sparse import csr_array
 
 import cvrarray
@@ -423,10 +423,6 @@ def npz_bytes(compress_type=zipfile.ZIP_STORED, **changes: bytes) -> bytes:
             np.save(member, value)
             archive.writestr(f"{name}.npy", changes.get(name, member.getvalue()))
     return buffer.getvalue()
-
-
-def npy(header: str, values: bytes = b"", version: bytes = b"\x01\0") -> bytes:
-    return b"\x93NUMPY" + version + len(header).to_bytes(2, "little") + header.encode() + values
 
 
 NPY = "{'descr': '<f8', 'fortran_order': False, 'shape': (3,)}"

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from checks import until
 from forked import Child, needs_fork
 
 import cvrarray
@@ -45,13 +46,6 @@ def terminal(monkeypatch):
     monkeypatch.setattr(progress, "INTERVAL", 0.02)
     monkeypatch.delenv("CVRARRAY_PROGRESS", raising=False)
     return found
-
-
-def until(condition):
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_shown_and_erased(terminal):
