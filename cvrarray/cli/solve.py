@@ -167,7 +167,8 @@ class Problem:
                 own["callback"] = callback
                 if self.method == "gmres":
                     own["callback_type"] = "x"
-            found = function(A, self.b_there, **own)
+            with np.errstate(all="ignore"):  # of SciPy's divisions; the end says what came of them
+                found = function(A, self.b_there, **own)
             self.steps = int(found[2]) if self.method == "lsmr" else 0
             return found[0], found[1]
 
