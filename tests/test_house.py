@@ -81,6 +81,12 @@ def headings(page):
     return {re.sub(r"[^\w -]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower()).replace(" ", "-") for title in titles}
 
 
+def test_environment_variables_are_listed():
+    table = (ROOT / "docs" / "api.md").read_text().partition("## Environment variables\n")[2]
+    sources = "".join(path.read_text() for path in (ROOT / "cvrarray").rglob("*.py"))
+    assert {*re.findall(r"CVRARRAY_[A-Z_]+", sources)} == {*re.findall(r"^\| `(CVRARRAY_[A-Z_]+)`", table, re.MULTILINE)}
+
+
 def test_every_page_of_measurements_is_listed():
     listed = (ROOT / "docs" / "measurements.md").read_text()
     assert not [
