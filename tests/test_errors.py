@@ -38,6 +38,11 @@ def filled(cls, value):
     return sparse.COO([[0], [1]], [1.0], shape=(2, 2), fill_value=value).asformat(cls.__name__.lower())
 
 
+def foreign(module, **attributes):
+    """An object whose class says that it comes from `module`."""
+    return type("Foreign", (), {"__module__": module, **attributes})()
+
+
 OBJECTS = [  # (what is wrong, what makes it, exception, words)
     ("fill value 7", lambda: filled(sparse.COO, 7.0), ValueError, r"fill.value 0.*7"),
     ("fill value nan", lambda: filled(sparse.COO, np.nan), ValueError, r"fill.value 0.*nan"),
@@ -61,6 +66,8 @@ OBJECTS = [  # (what is wrong, what makes it, exception, words)
     ("a dict", lambda: {(0, 0): 1.0}, TypeError, "dict"),
     ("a ragged list", lambda: [[1, 2], [3]], ValueError, "inhomogeneous"),  # NumPy's own words
     ("an unknown class", lambda: SimpleNamespace(shape=(2, 2)), TypeError, "SimpleNamespace"),
+    ("a data frame", lambda: foreign("pandas.core.frame", shape=(2, 2)), TypeError, r"Use its to_numpy\(\)"),
+    ("a graph", lambda: foreign("networkx.classes.graph"), TypeError, "Use networkx.to_scipy_sparse_array"),
 ]
 
 

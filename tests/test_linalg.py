@@ -994,6 +994,7 @@ WRONG = {
     "update kind": (TypeError, "A must be an array of ours", lambda: linalg.CG(A3).update(np.eye(3))),
     "degree": (ValueError, "degree must be", lambda: linalg.chebyshev(A3, 0)),
     "levels": (TypeError, "levels must be a hierarchy", lambda: linalg.multigrid([])),
+    "levels of nothing": (TypeError, "levels must be a hierarchy", lambda: linalg.multigrid(3)),
     "smoother": (ValueError, "smoother must be", lambda: linalg.multigrid([], smoother="sor")),
     "check_every": (ValueError, "check_every must be", lambda: linalg.CG(A3, check_every=0)),
     "lsmr b": (ValueError, "b must have shape", lambda: linalg.lsmr(A3, np.ones(4))),

@@ -662,6 +662,30 @@ def test_operators_with_sparse(build, name, device):
 
 
 @BUILD
+def test_products_with_labelled_values(build):
+    """Pandas' series and frames have rules of their own for operators; a product takes their values, as SciPy's does."""
+
+    class Labelled:
+        __module__ = "pandas.core.series"
+        __array_ufunc__ = None
+
+        def __init__(self, values):
+            self.values = values
+
+        def to_numpy(self):
+            return self.values
+
+        def __rmatmul__(self, other):
+            raise AssertionError("labels count")
+
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    for x in (np.arange(csr.shape[1]), np.ones((csr.shape[1], 2))):
+        found = build(csr) @ Labelled(x)
+        assert type(found) is np.ndarray
+        np.testing.assert_array_equal(found, csr @ x)
+
+
+@BUILD
 def test_operators_with_scipy_on_the_left(build):
     """+ and - are left to us; * and the comparisons ask for a dense array and get our error. COO leaves all to us but
     @.

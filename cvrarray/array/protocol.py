@@ -61,7 +61,9 @@ def matmul(left: Any, right: Any, out: Any = None) -> Any:
         if out is not None:
             raise TypeError("out must be left out of a product of two sparse arrays: its result is sparse")
         return products.multiply_sparse(left, right)
-    if not _is_known(other):
+    if type(other).__module__.partition(".")[0] == "pandas":  # the values alone, as SciPy's matrices take them
+        left, right = (value if value is ours else value.to_numpy() for value in (left, right))
+    elif not _is_known(other):
         return _theirs(np.matmul, "__call__", (left, right), {} if out is None else {"out": out})
     return products.multiply(left, right, out) if ours is left else products.multiply_left(left, right, out)
 

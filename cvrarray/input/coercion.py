@@ -77,7 +77,7 @@ def as_csr(obj: Any, wants: Wants | None = None) -> CSR:
         own: CSR = obj._canonical_csr()
         return own
     if not hasattr(obj, "shape") and not isinstance(obj, (list, tuple)):
-        remedy = f" Use cvrarray.read({obj!r})" if isinstance(obj, (str, os.PathLike)) else ""
+        remedy = f" Use cvrarray.read({obj!r})" if isinstance(obj, (str, os.PathLike)) else _ELSEWHERE.get(_root(obj), "")
         raise TypeError(f"a matrix must be a sparse or dense 2-D array; got {type(obj).__name__}.{remedy}")
     if isinstance(obj, (list, tuple)):
         obj = np.asarray(obj)
@@ -94,7 +94,7 @@ def as_csr(obj: Any, wants: Wants | None = None) -> CSR:
         return _from_dense(np.asarray(obj))
     raise TypeError(
         f"a matrix must come from numpy, cupy, scipy.sparse, cupyx.scipy.sparse, sparse or cvrarray; got "
-        f"{type(obj).__module__}.{type(obj).__name__}. Convert it to one of these first"
+        f"{type(obj).__module__}.{type(obj).__name__}.{_ELSEWHERE.get(_root(obj), ' Convert it to one of these first')}"
     )
 
 
@@ -454,6 +454,18 @@ def _from_pydata(array: Any) -> CSR:
 
 #: How to convert the sparse arrays of each package that has some.
 _FROM_SPARSE = {"scipy": _from_scipy, "cupyx": _from_cupyx, "sparse": _from_pydata}
+
+#: What to call first on objects of other packages.
+_ELSEWHERE = {
+    "pandas": " Use its to_numpy(), or sparse.to_coo() of a frame of sparse columns",
+    "networkx": " Use networkx.to_scipy_sparse_array(G)",
+}
+
+
+def _root(obj: Any) -> str:
+    """The package that an object's class is in."""
+    name: str = type(obj).__module__
+    return name.partition(".")[0]
 
 
 def _pair(coords: Any) -> Any:

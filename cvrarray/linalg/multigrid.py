@@ -8,6 +8,7 @@ Phys. 188, 2003.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -136,7 +137,8 @@ def multigrid(levels: Any, *, device: Any = None, smoother: str = "chebyshev", d
         raise ValueError(f"smoother must be {' or '.join(map(repr, SMOOTHERS))}; got {smoother!r}")
     if isinstance(degree, bool) or int(degree) != degree or degree < 1:
         raise ValueError(f"degree must be a whole number from 1; got {degree!r}")
-    given = list(getattr(levels, "levels", levels))
+    given = getattr(levels, "levels", levels)
+    given = list(given) if isinstance(given, Iterable) else []
     if not given or not all(hasattr(level, "A") for level in given):
         raise TypeError("levels must be a hierarchy of pyamg's, such as pyamg.smoothed_aggregation_solver(S) returns")
     target = devices.default() if device is None else devices.parse(device)
