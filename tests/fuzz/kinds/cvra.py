@@ -29,6 +29,7 @@ _BUILDS = {
 _BUILDS |= {
     "cvr 32, few": lambda csr: judge.few(_BUILDS["cvr 32"](csr)),
     "bbcsr 6, few": lambda csr: judge.few(_BUILDS["bbcsr 6"](csr)),
+    "cvr 32, one": lambda csr: judge.few(_BUILDS["cvr 32"](abs(csr).sign())),
     "bbcsr 6, one": lambda csr: judge.few(_BUILDS["bbcsr 6"](abs(csr).sign())),
 }
 _SHAPES = {"even": (40, 30), "wide": (40, 90_000), "tall": (100, 6), "empty": (5, 4)}
