@@ -122,11 +122,10 @@ def test_which_matrices_are_read_by_columns(gpu):
 
 def test_a_structure_is_looked_at_once(gpu, monkeypatch):
     """By products with a vector and with matrices in either order, and by arrays that differ in their values."""
-    from cvrarray.gpu import bbcsr as module
-    from cvrarray.gpu import bbcsr_lengths
+    from cvrarray.gpu import bbcsr_lengths, bbcsr_reads
 
-    looked, kernel, aside = [], module.SAMPLED_COLUMNS, bbcsr_lengths.aside
-    monkeypatch.setattr(module, "SAMPLED_COLUMNS", lambda *of: looked.append("columns") or kernel(*of))
+    looked, kernel, aside = [], bbcsr_reads.SAMPLED_COLUMNS, bbcsr_lengths.aside
+    monkeypatch.setattr(bbcsr_reads, "SAMPLED_COLUMNS", lambda *of: looked.append("columns") or kernel(*of))
     monkeypatch.setattr(bbcsr_lengths, "aside", lambda: looked.append("lengths") or aside())
     csr = cvrarray.generate.stencil27(16)
     x = put(matrix(csr.shape[1], 4), gpu)

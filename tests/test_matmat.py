@@ -129,10 +129,11 @@ SHARINGS["pieces of lines"] = SHARINGS["lines"] | SHARINGS["pieces of rows"]
 
 
 def share(monkeypatch, how):
-    from cvrarray.gpu import bbcsr_matmat, uneven_rows
+    from cvrarray.gpu import bbcsr_matmat, bbcsr_reads, uneven_rows
 
     for name, value in SHARINGS[how].items():
-        monkeypatch.setattr(bbcsr_matmat if hasattr(bbcsr_matmat, name) else uneven_rows, name, value)
+        (module,) = (module for module in (bbcsr_matmat, bbcsr_reads, uneven_rows) if hasattr(module, name))
+        monkeypatch.setattr(module, name, value)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,7 @@ def test_layouts_of_rows(how, block_size, dtype, gpu, monkeypatch):
 
 def test_lines_of_random_rows_alone(gpu, monkeypatch):
     """A warp takes a line of each row of X where X is large, a tile of it is not, and a bin's rows read other lines."""
-    from cvrarray.gpu import bbcsr, bbcsr_matmat
+    from cvrarray.gpu import bbcsr_matmat
 
     rng, n, dtype = np.random.default_rng(6), 20_000, np.dtype(np.float64)
 
@@ -193,8 +194,7 @@ def test_lines_of_random_rows_alone(gpu, monkeypatch):
         row = np.repeat(np.arange(n), 8)
         csr = scipy.sparse.csr_array((np.ones(row.size), (row, columns.ravel())), shape=(n, n))
         t = cvrarray.BBCSRArray(csr, block_size=1, device=gpu)._tables
-        apart = bbcsr.lines_of_an_entry(t, dtype.itemsize)
-        return bbcsr_matmat.takes_lines(t, dtype, k, 2, bbcsr_matmat.Lengths(t), lambda: apart)
+        return bbcsr_matmat.takes_lines(bbcsr_matmat.Asked(t, bbcsr_matmat.Lengths(t), dtype, k, 2))
 
     anywhere, near = rng.integers(0, n, (n, 8)), (np.arange(n)[:, None] + np.arange(8)) % n
     monkeypatch.setattr(bbcsr_matmat, "LATE", 1 << 40)

@@ -10,18 +10,17 @@ import cupy
 import numpy as np
 
 from ..core import sharing
-from ..core.remembered import Remembered
 from ..core.tables import CSR, WARP, BBCSRTables, Measured, Wanted, mask_dtype
 from . import bbcsr_columns, bbcsr_matmat, bbcsr_rows, distinct, left_in_l2, prefix, shared_memory, transposed
 from .autotune import autotuned
 from .bbcsr_lengths import Lengths
-from .bbcsr_tables import BLOCK, SHAPES, as_struct, mean_blocks, n_slots, threads
+from .bbcsr_reads import reads_alike, reads_apart
+from .bbcsr_tables import BLOCK, SHAPES, as_struct, is_wide, mean_blocks, n_slots, threads
 from .compiler import (
     NULL,
     STORED,
     Kernel,
     argument,
-    aside,
     blocks,
     in_columns,
     processors,
@@ -37,16 +36,15 @@ THREADS_OF_RUNS = 256  # that share a bin of long rows
 TILE_WIDTH = 16  # entries of a row that a conversion reads at a time, in blocks of 1: 16 or 32
 #: Rows with more than LONG entries are long. Their columns may be far apart (:func:`is_far`).
 LONG = 40
-#: Where all warps read the same parts of x (:func:`reads_alike`), in rows of more than ALIKE_FROM entries: each warp that
-#: shares a row has FEWEST of them at least, and sharing makes no more than ALIKE_WARPS a multiprocessor. Where there are
-#: more, x is SMALL_X bytes or not: entries in flight then.
-ALIKE_FROM, FEWEST, ALIKE_WARPS, SMALL_X = 16, 4, 48, 1 << 19
+#: Where all warps read the same parts of x (:func:`.bbcsr_reads.reads_alike`): each warp that shares a row has FEWEST of its
+#: entries at least, and sharing makes no more than ALIKE_WARPS a multiprocessor. Where there are more, x is SMALL_X bytes or
+#: not: entries in flight then.
+FEWEST, ALIKE_WARPS, SMALL_X = 4, 48, 1 << 19
 ONE_WAVE = 48  #: warps that a multiprocessor holds whose loads are all under way at once (:func:`loads_at_once`)
 WIDE_WARPS = 144  #: a multiprocessor, where bins are wide and warps read other parts of x: sharing makes no more
-SAMPLED, MOST_PADDING = (16, 8), 0.25  #: bins, and steps of each, that are looked at for that; the share of padding there
-#: Where the rows of a bin read other sectors of x each, of SECTOR bytes, APART of those of a step at least, neighbouring
-#: bins mostly need some of these too. So as many of them as possible are on one multiprocessor, in blocks of so many threads.
-THREADS_NEAR, SECTOR, LINE, APART = 512, 32, 128, 0.8
+#: Where the rows of a bin read other sectors of x each (:func:`.bbcsr_reads.reads_apart`), neighbouring bins mostly need some
+#: of these too. So as many bins as possible are on one multiprocessor, in blocks of so many threads.
+THREADS_NEAR = 512
 
 
 def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
@@ -136,7 +134,6 @@ MATVEC = Kernel(
         alike or unroll(size, product.itemsize, False)[1], holes, sharers, threads, kept, at_once,
     ),
 )  # fmt: skip
-SAMPLED_COLUMNS = Kernel("bbcsr_matvec", "bbcsr_sampled_columns", [("int32",), ("int64",)])
 TRANSPOSED = Kernel(
     "bbcsr_transposed",
     "bbcsr_transposed",
@@ -301,16 +298,14 @@ def schedule(t: BBCSRTables, itemsize: int) -> Schedule:
     """
     n_bins = t.col_base.size
     n_processors = processors(cupy.cuda.runtime.getDevice())
-    columns = sampled_columns(t) if t.block_size == 1 else None
-    are_apart = columns is not None and reads_apart(columns, itemsize)
-    if columns is not None and reads_alike(t, columns):
+    if reads_alike(t):
         most = min(ALIKE_WARPS * n_processors / n_bins, mean_blocks(t) // FEWEST)
         sharers = max(sharers for sharers in sharing.SHARERS if sharers == 1 or sharers <= most)
         is_crowded = sharers * n_bins > ALIKE_WARPS * n_processors
         in_flight = (3 if t.shape[1] * itemsize <= SMALL_X else 2) if is_crowded else 4
     else:
         sharers, in_flight = _sharers(t, itemsize, n_processors), 0
-    return Schedule(sharers, in_flight, are_apart)
+    return Schedule(sharers, in_flight, near=t.block_size == 1 and reads_apart(t, itemsize))
 
 
 def _sharers(t: BBCSRTables, itemsize: int, n_processors: int) -> int:
@@ -326,71 +321,6 @@ def _sharers(t: BBCSRTables, itemsize: int, n_processors: int) -> int:
     return sharers
 
 
-#: By the table of a structure: each kind of product asks.
-_SAMPLES = Remembered()
-
-
-def sampled_columns(t: BBCSRTables) -> np.ma.MaskedArray | None:
-    """Block columns of the rows of some bins at some steps, (bins, steps, WARP), padding masked; None without bins."""
-    n_bins = t.col_base.size
-
-    def find() -> np.ma.MaskedArray:
-        with aside():
-            columns = cupy.empty((*SAMPLED, WARP), t.col_wide.dtype)
-            SAMPLED_COLUMNS(columns.dtype)(
-                SAMPLED,
-                (WARP,),
-                (t.bin_rowptr, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, np.int64(n_bins), np.int32(t.block_size),
-                 columns),
-            )  # fmt: skip
-            return np.ma.masked_less(columns.get(), 0)
-
-    return _SAMPLES.of(t.bin_rowptr, "columns", find) if n_bins else None
-
-
-def reads_apart(columns: np.ma.MaskedArray, itemsize: int) -> bool:
-    """Do the rows of a bin read other sectors of `x` each?"""
-    return bool(_n_read(columns, SECTOR // min(SECTOR, itemsize)).sum() > APART * columns.count())
-
-
-def lines_of_a_step(t: BBCSRTables, itemsize: int) -> float:
-    """Cache lines of a column of X that the rows of a bin read at a time, on average."""
-    columns = sampled_columns(t)
-    if columns is None or not columns.count():
-        return 0.0
-    n_read = _n_read(columns * t.block_size, LINE // itemsize)
-    return float(n_read.sum() / np.count_nonzero(n_read))
-
-
-def lines_of_an_entry(t: BBCSRTables, itemsize: int) -> float:
-    """Cache lines of a column of X that the rows of a bin read at a time, over the entries that they have there; of blocks of
-    one.
-    """
-    columns = sampled_columns(t)
-    if columns is None or not columns.count():
-        return 0.0
-    return float(_n_read(columns, LINE // itemsize).sum() / columns.count())
-
-
-def _n_read(columns: np.ma.MaskedArray, together: int) -> np.ndarray:
-    """(bins, steps) different groups of so many neighbouring columns, among those of rows; padding reads none."""
-    groups = np.sort(columns.filled(-1) // together, axis=2)
-    n_read: np.ndarray = np.count_nonzero(np.diff(groups, axis=2, prepend=-1), axis=2)
-    return n_read
-
-
-def reads_alike(t: BBCSRTables, columns: np.ma.MaskedArray) -> bool:
-    """Do warps that are as far along in their bins read the same part of `x`, whichever bins these are?
-
-    They do where columns are anywhere, not where bins have columns near their own rows, or in diagonals. A sample
-    tells: of 32 rows' columns at a step of a bin, the spread is larger than that of their means over bins. Nor where
-    rows of a bin are uneven: much of it is padding then, and long bins end last if few warps share them.
-    """
-    if not is_wide(t) or mean_blocks(t) <= ALIKE_FROM or np.ma.getmaskarray(columns).mean() > MOST_PADDING:
-        return False
-    return bool(columns.mean(axis=2).std(axis=0).mean() < columns.std(axis=2).mean())
-
-
 def loads_at_once(t: BBCSRTables, itemsize: int, sharers: int, in_flight: int) -> bool:
     """Should a warp of single columns have all loads of a round under way at once?
 
@@ -401,11 +331,6 @@ def loads_at_once(t: BBCSRTables, itemsize: int, sharers: int, in_flight: int) -
         return itemsize <= 8
     is_one_wave = sharers * t.col_base.size <= ONE_WAVE * processors(cupy.cuda.runtime.getDevice())
     return t.block_size == 1 and itemsize <= 4 and is_one_wave and not is_wide(t)
-
-
-def is_wide(t: BBCSRTables) -> bool:
-    """Are most bins wide, of single columns?"""
-    return t.block_size == 1 and t.col_wide.size > t.col_narrow.size
 
 
 def is_far(t: BBCSRTables) -> bool:
@@ -424,14 +349,12 @@ def numbers_pay(t: BBCSRTables) -> bool:
 
 def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> bbcsr_matmat.Run:
     """See :func:`.bbcsr_matmat.product`."""
-    return bbcsr_matmat.product(tables, dtype, cache(lambda: lines_of_an_entry(tables, dtype.itemsize)))
+    return bbcsr_matmat.product(tables, dtype)
 
 
 def product_by_columns(tables: BBCSRTables, dtype: np.dtype) -> Callable[[int], bbcsr_columns.Run | None]:
     """A function of k: see :func:`.bbcsr_columns.product`."""
-    size = dtype.itemsize
-    sharers, lines = cache(lambda: schedule(tables, size).sharers), cache(lambda: lines_of_a_step(tables, size))
-    return bbcsr_columns.product(tables, dtype, sharers, lines)
+    return bbcsr_columns.product(tables, dtype, cache(lambda: schedule(tables, dtype.itemsize).sharers))
 
 
 def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:

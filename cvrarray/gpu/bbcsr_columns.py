@@ -16,6 +16,7 @@ from ..core.tables import WARP, BBCSRTables, mask_dtype
 from . import distinct
 from .autotune import Run
 from .bbcsr_lengths import Lengths
+from .bbcsr_reads import lines_of_a_step
 from .bbcsr_tables import SHAPES, as_struct, mean_blocks, threads
 from .compiler import STORED, Kernel, argument, matrix_width, scaling, vector_width
 
@@ -56,13 +57,11 @@ def under_way(size: int, is_long: bool) -> int:
     return max(1, min(MOST_UNDER_WAY, BYTES_UNDER_WAY[is_long] // size))
 
 
-def product(
-    t: BBCSRTables, dtype: np.dtype, sharers: Callable[[], int], lines: Callable[[], float]
-) -> Callable[[int], Run | None]:
+def product(t: BBCSRTables, dtype: np.dtype, sharers: Callable[[], int]) -> Callable[[int], Run | None]:
     """A function of k that gives ``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y`` where columns of
     X (n_cols, k) are contiguous, and Y (n_rows, k) is in C or Fortran order; None where X should be in C order.
 
-    ``sharers()`` warps share a bin in a product with a vector; its rows read ``lines()`` cache lines of a column at a time.
+    ``sharers()`` warps share a bin in a product with a vector.
     """
     bins = as_struct(t)
 
@@ -85,7 +84,7 @@ def product(
         launch, of_x, of_y = prepared(k, width, x.strides[1], *y.strides)
         launch((bins, x, *of_x, y, *of_y, *scaling(alpha, beta)))
 
-    return cache(lambda k: run if pays(t, k, dtype.itemsize, lines) else None)
+    return cache(lambda k: run if pays(t, k, dtype.itemsize) else None)
 
 
 def columns_at_a_time(k: int, width: int) -> tuple[int, int]:
@@ -97,14 +96,14 @@ def columns_at_a_time(k: int, width: int) -> tuple[int, int]:
     return columns, math.gcd(columns, width)
 
 
-def pays(t: BBCSRTables, k: int, itemsize: int, lines: Callable[[], float]) -> bool:
+def pays(t: BBCSRTables, k: int, itemsize: int) -> bool:
     """Whether X of `k` columns is read as it is, faster than it is copied."""
     size = t.block_size
     if t.shape[1] >= MOST_ROWS or size * min(k, MOST_COLUMNS) * itemsize > MOST_BYTES:
         return False
     if k > (MOST_LINES if size == 1 else MOST_OF_BLOCKS[size > SMALL]):
         return False
-    return lines() <= (MOST_LINES / k if size == 1 else LINES_OF_BLOCKS) and not is_uneven(t)
+    return lines_of_a_step(t, itemsize) <= (MOST_LINES / k if size == 1 else LINES_OF_BLOCKS) and not is_uneven(t)
 
 
 def is_uneven(t: BBCSRTables) -> bool:

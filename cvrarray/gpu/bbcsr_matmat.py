@@ -17,8 +17,10 @@ from ..core.tables import WARP, BBCSRTables, mask_dtype
 from . import distinct, transposed, uneven_rows
 from .autotune import Run
 from .bbcsr_lengths import Lengths
+from .bbcsr_reads import reads_apart
 from .bbcsr_tables import SHAPES, as_struct, mean_blocks, n_slots, slot_bytes
 from .compiler import (
+    LINE,
     MATRIX_LANES,
     NULL,
     PRODUCTS,
@@ -94,9 +96,9 @@ WALK_THREADS, WALK_OWN, HELD = 1024, 4096, constant("bbcsr_matmat_walk.cu", "HEL
 WALK_LAYOUTS = (8, 1, 8, 16), (8, 2, 4, 4)
 #: Single columns: a row that has this many times the steps that a warp takes on average is too long for turns.
 LATE = 2
-#: Single columns, of which the rows of a bin read others each: APART lines of X an entry or more. Tiles have LINE bytes of each
-#: row of X where X has LARGE_X times the bytes of L2 or more, a tile LARGE_TILE times these or less, and A no more padding.
-LINE, APART, LARGE_X, LARGE_TILE, TURNS_PADDING = 128, 0.8, 0.75, 3, 2
+#: Single columns, where the rows of a bin read other lines of X each. Tiles have a line of each row of X if X has LARGE_X times
+#: the bytes of L2 or more, a tile LARGE_TILE times these or less, and A no more padding.
+LARGE_X, LARGE_TILE, TURNS_PADDING = 0.75, 3, 2
 
 
 def blocks_under_way(block_size: int, vectors: int) -> int:
@@ -210,6 +212,26 @@ MATMAT_WALK = Kernel(
 )  # fmt: skip
 
 
+class Asked(NamedTuple):
+    """What a kernel is chosen for: a product in `dtype` with `k` columns of X, in vectors of `width` numbers."""
+
+    t: BBCSRTables
+    lengths: Lengths
+    dtype: np.dtype
+    k: int
+    width: int
+
+    @property
+    def n_vectors(self) -> int:
+        """Of a row of X."""
+        return -(-self.k // self.width)
+
+    @property
+    def stored(self) -> np.dtype | Coded:
+        """How values are."""
+        return distinct.kind(self.t.data, self.t.distinct)
+
+
 class MatrixKernel(NamedTuple):
     """A kernel of ``A @ X``, its grid, the structure that it has after the bins, if any, and arguments after those of all."""
 
@@ -251,28 +273,15 @@ class Walk:
         self.take = PerStream(lambda: (struct(*fields, cupy.zeros(tiles, np.uint32)), None)).get
 
 
-def product(tables: BBCSRTables, dtype: np.dtype, apart: Callable[[], float]) -> Run:
+def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C
-    order, and not empty. ``apart()`` is what :func:`.bbcsr.lines_of_an_entry` finds.
+    order, and not empty.
     """
-    bins = as_struct(tables)
-    lengths = Lengths(tables)
+    bins, lengths = as_struct(tables), Lengths(tables)
 
     @cache
     def prepared(k, width):
-        return kernel(k, width).of(bins, k)
-
-    def kernel(k, width):
-        if takes_lines(tables, dtype, k, width, lengths, apart):
-            return _kernel_of_turns(tables, dtype, k, width, False, lengths, in_lines=True)
-        if walks(tables, dtype, k, width, lengths):
-            return _walking_kernel(tables, dtype, k, width, lengths)
-        if takes_copies(tables, k, width, lengths):
-            return _kernel_of_short_rows(tables, dtype, k, width)
-        if takes_lanes(tables, k, width, lengths):
-            return _kernel_of_lanes(tables, dtype, k, width, lengths)
-        staged = _staged_kernel(tables, dtype, k, width, lengths)
-        return staged or _matrix_kernel(tables, dtype, k, width, False, lengths)
+        return kernel(Asked(tables, lengths, dtype, k, width)).of(bins, k)
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
@@ -281,34 +290,47 @@ def product(tables: BBCSRTables, dtype: np.dtype, apart: Callable[[], float]) ->
     return run
 
 
+def kernel(asked: Asked) -> MatrixKernel:
+    """The one that multiplies."""
+    if takes_lines(asked):
+        return _kernel_of_turns(asked, in_lines=True)
+    if walks(asked):
+        return _walking_kernel(asked)
+    if takes_copies(asked):
+        return _kernel_of_short_rows(asked)
+    if takes_lanes(asked):
+        return _kernel_of_lanes(asked)
+    return _staged_kernel(asked) or _matrix_kernel(asked)
+
+
 def product_with_dots(tables: BBCSRTables, x: cupy.ndarray, y: cupy.ndarray) -> tuple[Callable[[], None], cupy.ndarray]:
     """``run()``, which does ``Y = A @ X`` for a square A, and leaves sums (m, k) of ``conj(X) * Y`` over some rows each,
     real parts in double precision; X and Y (n, k) are of a dtype that is rounded. The sums are the second result.
     """
     dtype, k = y.dtype, x.shape[1]
-    multiply = _matrix_kernel(tables, dtype, k, matrix_width(k, x, y), True, Lengths(tables))
+    multiply = _matrix_kernel(Asked(tables, Lengths(tables), dtype, k, matrix_width(k, x, y)), has_dots=True)
     dots, bins = cupy.zeros((multiply.grid[0] * BLOCK // WARP, k)), as_struct(tables)
     run = multiply._replace(last=(dots,)).of(bins, k)
     return lambda: run(x, y, dtype.type(1), dtype.type(0)), dots
 
 
-def _matrix_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, has_dots: bool, lengths: Lengths) -> MatrixKernel:
-    """For `k` columns in vectors of `width`: where groups of lanes have a block row, or warps a bin. Its last argument is a
-    null pointer, or where sums go that `has_dots` asks for.
+def _matrix_kernel(asked: Asked, has_dots: bool = False) -> MatrixKernel:
+    """Where groups of lanes have a block row, or warps a bin. Its last argument is a null pointer, or where sums go that
+    `has_dots` asks for.
     """
-    size = t.block_size
+    (t, _, _, k, width), size = asked, asked.t.block_size
     if 1 < size <= MOST_ROWS_A_GROUP:
         few = k == width > 1 and t.col_base.size < FEW_BINS
         of_group = width // 2 if few else width  # a second lane, so that several groups can share a block row
         tiles = matrix_tiles(k, of_group, vectors_of_a_lane(size, k // of_group))
         if tiles.lanes >= MANY_LANES:
-            return _kernel_of_groups(t, dtype, tiles, has_dots, lengths)
-    return _kernel_of_turns(t, dtype, k, width, has_dots, lengths)
+            return _kernel_of_groups(asked, tiles, has_dots)
+    return _kernel_of_turns(asked, has_dots)
 
 
-def _kernel_of_groups(t: BBCSRTables, dtype: np.dtype, of: Tiles, has_dots: bool, lengths: Lengths) -> MatrixKernel:
+def _kernel_of_groups(asked: Asked, of: Tiles, has_dots: bool) -> MatrixKernel:
     """Where groups of lanes have a block row."""
-    (lanes, width, vectors, tiles), size = of, t.block_size
+    (lanes, width, vectors, tiles), lengths, size = of, asked.lengths, asked.t.block_size
     sharers, schedule = share_of_block_rows(lengths, lanes, tiles)
     is_uneven = schedule is not None
     together = 1 if is_uneven else blocks_together(size, lanes * width, vectors, lengths.mean // sharers)
@@ -317,47 +339,45 @@ def _kernel_of_groups(t: BBCSRTables, dtype: np.dtype, of: Tiles, has_dots: bool
         schedule or Schedule(lengths.most, 1),
         tiles,
         (size, lanes * width * vectors),
-        dtype,
+        asked.dtype,
     )
     n_groups = lengths.n_block_rows * sharers if pieces.share is None else pieces.share.size
     return MatrixKernel(
-        MATMAT_BLOCKS(*_how(t, dtype), lanes, width, vectors, sharers, together, has_dots, is_uneven),
+        MATMAT_BLOCKS(*_how(asked), lanes, width, vectors, sharers, together, has_dots, is_uneven),
         matrix_grid(pieces.n + blocks(n_groups * lanes, BLOCK)[0], tiles),
         pieces,
         (NULL,),
     )
 
 
-def _kernel_of_turns(
-    t: BBCSRTables, dtype: np.dtype, k: int, width: int, has_dots: bool, lengths: Lengths, in_lines: bool = False
-) -> MatrixKernel:
-    """For `k` columns in vectors of `width`: where warps have a bin, and take its rows in turns, maybe a line of X each."""
-    n_bins, n_vectors = t.col_base.size, -(-k // width)
+def _kernel_of_turns(asked: Asked, has_dots: bool = False, in_lines: bool = False) -> MatrixKernel:
+    """Where warps have a bin, and take its rows in turns, maybe a line of X each."""
+    n_bins, n_vectors = asked.t.col_base.size, asked.n_vectors
     lanes, vectors = (MOST_LANES, 1) if in_lines else turns_layout(n_bins, n_vectors)
     tiles = -(-n_vectors // (lanes * vectors))
-    step = WARP / blocks_under_way(t.block_size, lanes * vectors)
-    pieces = _pieces(t, lengths, 1, step, tiles, (lanes, WARP * width * vectors), dtype)
+    step = WARP / blocks_under_way(asked.t.block_size, lanes * vectors)
+    pieces = _pieces(asked, 1, step, tiles, (lanes, WARP * asked.width * vectors))
     return MatrixKernel(
-        MATMAT(*_how(t, dtype), lanes, width, vectors, _offset(t, n_vectors), has_dots, pieces.n > 0),
+        MATMAT(*_how(asked), lanes, asked.width, vectors, _offset(asked), has_dots, pieces.n > 0),
         matrix_grid(pieces.n + blocks(n_bins * WARP, BLOCK)[0], tiles),
         pieces,
         (NULL,),
     )
 
 
-def _how(t: BBCSRTables, dtype: np.dtype) -> tuple[Any, ...]:
+def _how(asked: Asked) -> tuple[Any, ...]:
     """The template arguments that say what the tables are, with those for blocks."""
-    return distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, t.block_size, t.present is not None
+    t = asked.t
+    return asked.stored, asked.dtype, t.col_wide.dtype, t.block_size, t.present is not None
 
 
-def _staged_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths: Lengths) -> MatrixKernel | None:
-    """For `k` columns in vectors of `width`, where tables go through shared memory; None where they should not."""
-    stored, size = distinct.kind(t.data, t.distinct), t.block_size
+def _staged_kernel(asked: Asked) -> MatrixKernel | None:
+    """Where tables go through shared memory; None where they should not."""
+    (t, lengths, dtype, k, width), stored, size, n_vectors = asked, asked.stored, asked.t.block_size, asked.n_vectors
     if isinstance(stored, Coded) or stored.itemsize != STAGED_BYTES or t.present is not None:
         return None
     if size not in STAGED_SIZES or lengths.most * size * WARP >= 1 << 31 or not has_asynchronous_copies():
         return None
-    n_vectors = -(-k // width)
     vectors = 1 if n_vectors < STAGED_TWO_VECTORS else 4 if size == 6 and n_vectors >= FOUR_VECTORS else 2
     lanes, _, vectors, tiles = matrix_tiles(k, width, vectors)
     if k < lanes * width * vectors:
@@ -366,7 +386,7 @@ def _staged_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths:
     if lanes < STAGED_LANES or staged_bytes(size, lanes) > 48 << 10 or schedule is not None:
         return None
     return MatrixKernel(
-        MATMAT_STAGED(stored, dtype, t.col_wide.dtype, size, lanes, width, vectors, sharers, _offset(t, n_vectors)),
+        MATMAT_STAGED(stored, dtype, t.col_wide.dtype, size, lanes, width, vectors, sharers, _offset(asked)),
         matrix_grid(-(-lengths.n_block_rows * sharers * lanes // BLOCK), tiles),
     )
 
@@ -377,70 +397,71 @@ def staged_bytes(size: int, lanes: int) -> int:
     return BLOCK // lanes * (AHEAD + 1) * (values + 8)
 
 
-def _kernel_of_lanes(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths: Lengths) -> MatrixKernel:
-    """For `k` columns in vectors of `width`: where lanes share rows of single columns."""
-    n_vectors = -(-k // width)
+def _kernel_of_lanes(asked: Asked) -> MatrixKernel:
+    """Where lanes share rows of single columns."""
+    (t, lengths, dtype, _, width), n_vectors = asked, asked.n_vectors
     lanes, vectors, sharers, loads = rows_layout(t.shape[0], lengths.mean, n_vectors, width * dtype.itemsize)
     tiles, is_part = -(-n_vectors // (lanes * vectors)), vectors > 1 and n_vectors < lanes * vectors
-    how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype
     (n_blocks,) = blocks(t.col_base.size * WARP * lanes * sharers, BLOCK)
-    pieces = _pieces(t, lengths, WARP, lanes * vectors / loads, tiles, (1, lanes * width * vectors), dtype)
+    pieces = _pieces(asked, WARP, lanes * vectors / loads, tiles, (1, lanes * width * vectors))
+    how = asked.stored, dtype, t.col_wide.dtype
     return MatrixKernel(
-        MATMAT_ROWS(*how, lanes, width, vectors, sharers, loads, is_part, pieces.n > 0, _offset(t, n_vectors)),
+        MATMAT_ROWS(*how, lanes, width, vectors, sharers, loads, is_part, pieces.n > 0, _offset(asked)),
         matrix_grid(pieces.n + n_blocks, tiles),
         pieces,
     )
 
 
-def _kernel_of_short_rows(t: BBCSRTables, dtype: np.dtype, k: int, width: int) -> MatrixKernel:
-    """For `k` columns in vectors of `width`: where a warp's next tables are copied meanwhile."""
-    n_vectors, warps = -(-k // width), COPYING_WARPS
-    lanes = 1 << (n_vectors - 1).bit_length()
-    how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype
+def _kernel_of_short_rows(asked: Asked) -> MatrixKernel:
+    """Where a warp's next tables are copied meanwhile."""
+    t, warps, lanes = asked.t, COPYING_WARPS, 1 << (asked.n_vectors - 1).bit_length()
     n_blocks = min(-(-t.col_base.size // warps), ALL_COPYING_WARPS // warps * processors(cupy.cuda.runtime.getDevice()))
-    function = MATMAT_SHORT(*how, lanes, width, t.col_wide.size > 0)
+    function = MATMAT_SHORT(asked.stored, asked.dtype, t.col_wide.dtype, lanes, asked.width, t.col_wide.size > 0)
     return MatrixKernel(function, matrix_grid(n_blocks, 1), threads=warps * WARP)
 
 
-def _walking_kernel(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths: Lengths) -> MatrixKernel:
-    """For `k` columns in vectors of `width`: where thread blocks walk over neighbouring rows."""
+def _walking_kernel(asked: Asked) -> MatrixKernel:
+    """Where thread blocks walk over neighbouring rows."""
+    t, lengths, dtype, k, width = asked
     lanes, vectors, loads, bins_of_piece = WALK_LAYOUTS[k // width > WALKED_VECTORS[0]]
     tiles = k // (lanes * width * vectors)
-    walk = Walk(t.col_base.size, walk_bytes(t, lengths) // HELD, tiles, bins_of_piece)
-    stored, is_wide = distinct.kind(t.data, t.distinct), t.col_wide.size > 0
-    function = allowed(MATMAT_WALK(stored, dtype, lanes, vectors, loads, is_wide), _room())
+    walk = Walk(t.col_base.size, lengths.most * WARP * copied_bytes(t), tiles, bins_of_piece)
+    function = allowed(MATMAT_WALK(asked.stored, dtype, lanes, vectors, loads, t.col_wide.size > 0), _room())
     n_blocks = min(walk.n_pieces, processors(cupy.cuda.runtime.getDevice()))
     return MatrixKernel(function, matrix_grid(n_blocks, tiles), walk, threads=WALK_THREADS)
 
 
-def _pieces(
-    t: BBCSRTables, lengths: Lengths, rows: int, lanes: float, tiles: int, sums: tuple[int, int], dtype: np.dtype
-) -> Pieces:
+def _pieces(asked: Asked, rows: int, lanes: float, tiles: int, sums: tuple[int, int]) -> Pieces:
     """Of bins, where `rows` is 1, or of rows: a step that is under way takes so many lanes."""
-    longest = longest_whole_row(t, lengths)
+    lengths, longest = asked.lengths, longest_whole_row(asked.t, asked.lengths)
     n_steps = max(1, math.isqrt(lengths.most), int(PIECE_ROUNDS * BLOCK / lanes))
     of = lengths.bins if rows == 1 or lengths.most <= longest else lengths.rows
-    return Pieces(of, Schedule(longest, n_steps), tiles, sums, dtype)
+    return Pieces(of, Schedule(longest, n_steps), tiles, sums, asked.dtype)
 
 
-def _offset(t: BBCSRTables, n_vectors: int) -> np.dtype:
-    """What counts the vectors of X, `n_vectors` a row."""
-    return np.dtype(np.uint32 if (t.shape[1] + t.block_size) * n_vectors < 1 << 32 else np.uint64)
+def _offset(asked: Asked) -> np.dtype:
+    """What counts the vectors of X."""
+    n_rows = asked.t.shape[1] + asked.t.block_size
+    return np.dtype(np.uint32 if n_rows * asked.n_vectors < 1 << 32 else np.uint64)
 
 
-def takes_copies(t: BBCSRTables, k: int, width: int, lengths: Lengths) -> bool:
+def can_be_copied(t: BBCSRTables) -> bool:
+    """Whether a copy engine takes the tables, of single columns: they begin at multiples of 16 bytes, as bins then do."""
+    is_aligned = all(table.data.ptr % 16 == 0 for table in (t.data, t.col_narrow, t.col_wide))
+    return t.block_size == 1 and t.col_wide.dtype == np.int32 and is_aligned and has_copy_engine()
+
+
+def copied_bytes(t: BBCSRTables) -> int:
+    """Of a slot with its column, at most."""
+    return slot_bytes(distinct.kind(t.data, t.distinct)) + (4 if t.col_wide.size else 2)
+
+
+def takes_copies(asked: Asked) -> bool:
     """Whether in ``A @ X`` a warp's next tables are copied to shared memory while it multiplies: where all rows are short."""
-    if t.block_size > 1 or lengths.most > STEPS or t.col_wide.dtype != np.int32 or -(-k // width) > SHORT_VECTORS:
+    t, lengths = asked.t, asked.lengths
+    if t.block_size > 1 or lengths.most > STEPS or asked.n_vectors > SHORT_VECTORS or t.col_base.size < MANY_BINS:
         return False
-    if t.col_base.size < MANY_BINS or not has_copy_engine():
-        return False
-    size = slot_bytes(distinct.kind(t.data, t.distinct)) + (4 if t.col_wide.size else 2)
-    return size <= SHORT_BYTES and all(table.data.ptr % 16 == 0 for table in (t.data, t.col_narrow, t.col_wide))
-
-
-def walk_bytes(t: BBCSRTables, lengths: Lengths) -> int:
-    """Of shared memory that a walking thread block takes."""
-    return HELD * lengths.most * WARP * (slot_bytes(distinct.kind(t.data, t.distinct)) + (4 if t.col_wide.size else 2))
+    return copied_bytes(t) <= SHORT_BYTES and can_be_copied(t)
 
 
 def _room() -> int:
@@ -448,37 +469,38 @@ def _room() -> int:
     return attribute("MaxSharedMemoryPerBlockOptin") - WALK_OWN
 
 
-def walks(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths: Lengths) -> bool:
+def walks(asked: Asked) -> bool:
     """Whether in ``A @ X`` thread blocks walk over neighbouring rows, so that these find rows of X in L1.
 
     All bins are narrow, though A has many columns: so rows of a bin need rows of X near each other. Or columns are not very
     many, so that X is in L2.
     """
-    stored = distinct.kind(t.data, t.distinct)
-    if t.block_size > 1 or t.col_wide.dtype != np.int32 or dtype not in (np.float32, np.float64):
+    (t, lengths, dtype, k, width), stored = asked, asked.stored
+    if dtype not in (np.float32, np.float64) or dtype != (stored.dtype if isinstance(stored, Coded) else stored):
         return False
-    if dtype != (stored.dtype if isinstance(stored, Coded) else stored) or (t.col_wide.size and t.shape[1] > WALKED_WIDE):
+    if k // width not in WALKED_VECTORS or width != vector_width(dtype):
         return False
-    if n_slots(t) > MUCH_PADDING * t.nnz or min(t.shape) < WALKED or lengths.most > WALK_STEPS:
+    if t.block_size > 1 or min(t.shape) < WALKED or (t.col_wide.size and t.shape[1] > WALKED_WIDE):
         return False
-    if k // width not in WALKED_VECTORS or width != vector_width(dtype) or not has_copy_engine():
+    if n_slots(t) > MUCH_PADDING * t.nnz or lengths.most > WALK_STEPS:
         return False
-    return walk_bytes(t, lengths) <= _room() and all(table.data.ptr % 16 == 0 for table in (t.data, t.col_narrow, t.col_wide))
+    return HELD * lengths.most * WARP * copied_bytes(t) <= _room() and can_be_copied(t)
 
 
-def takes_lines(t: BBCSRTables, dtype: np.dtype, k: int, width: int, lengths: Lengths, apart: Callable[[], float]) -> bool:
+def takes_lines(asked: Asked) -> bool:
     """Whether in ``A @ X`` a warp takes all rows of a bin, in turns, and a line of each row of X at a time.
 
     Then a tile of X is small, and L2 holds more of it; and what warps read of it at a time is near each other, as all begin
     with the first columns of their rows.
     """
+    t, lengths, dtype, k, width = asked
     tiles, rest = divmod(k // width, MOST_LANES)
     if t.block_size > 1 or tiles < 2 or rest or width * dtype.itemsize * MOST_LANES != LINE:
         return False
     l2 = attribute("L2CacheSize")
     if t.shape[1] * k * dtype.itemsize < LARGE_X * l2 or t.shape[1] * LINE > LARGE_TILE * l2:
         return False
-    return n_slots(t) <= TURNS_PADDING * t.nnz and not is_late(t, lengths) and apart() >= APART
+    return n_slots(t) <= TURNS_PADDING * t.nnz and not is_late(t, lengths) and reads_apart(t, dtype.itemsize, LINE)
 
 
 def is_late(t: BBCSRTables, lengths: Lengths) -> bool:
@@ -487,11 +509,12 @@ def is_late(t: BBCSRTables, lengths: Lengths) -> bool:
     return bool(lengths.most * warps * WARP > LATE * n_slots(t))
 
 
-def takes_lanes(t: BBCSRTables, k: int, width: int, lengths: Lengths) -> bool:
+def takes_lanes(asked: Asked) -> bool:
     """Whether in ``A @ X`` lanes share rows. Otherwise a warp takes all rows of a bin, in turns.
 
     Turns load tables with fewer instructions, and multiply padding too; a warp that has a very long row is late.
     """
+    t, lengths = asked.t, asked.lengths
     if t.block_size > 1:
         return False
     if is_late(t, lengths):
@@ -500,7 +523,7 @@ def takes_lanes(t: BBCSRTables, k: int, width: int, lengths: Lengths) -> bool:
         most = FEW_VECTORS[2]
     else:
         most = FEW_VECTORS[lengths.most <= STEPS or mean_blocks(t) > SHORT]
-    return t.col_base.size < MANY_BINS or -(-k // width) > most
+    return t.col_base.size < MANY_BINS or asked.n_vectors > most
 
 
 def rows_layout(n_rows: int, mean: int, n_vectors: int, vector_bytes: int) -> tuple[int, int, int, int]:

@@ -34,6 +34,11 @@ def mean_blocks(t: BBCSRTables) -> int:
     return n_slots(t) // (WARP * t.block_size * max(1, t.col_base.size))
 
 
+def is_wide(t: BBCSRTables) -> bool:
+    """Are most bins wide, of single columns?"""
+    return t.block_size == 1 and t.col_wide.size > t.col_narrow.size
+
+
 def as_struct(t: BBCSRTables) -> Struct:
     """The tables as kernels take them."""
     return struct(

@@ -81,6 +81,9 @@ STORED: list[tuple[str | Coded, str]] = [
     (Coded("One", "bool"), "int64"),
 ]
 
+#: Bytes of a cache line, and of a sector of it, the least that is loaded.
+LINE, SECTOR = 128, 32
+
 #: The most lanes that share a row of a dense matrix. With more, each would have more sums than there are registers for.
 MATRIX_LANES = 16
 

@@ -18,6 +18,7 @@ from . import distinct
 from .autotune import Run
 from .compiler import (
     ACCUMULATE,
+    LINE,
     MATRIX_LANES,
     PLAIN,
     SCALE,
@@ -38,9 +39,6 @@ from .compiler import (
 from .cvr_tables import FEW_WAVES, MOST_BLOCKS_FOR_EMPTY, as_struct, spans, waves
 from .rechunked import Rechunk, Rechunked
 
-#: Bytes of a row of X that one load of a group of lanes covers, at most. L2 answers so many requests, of up
-#: to a cache line each.
-MATRIX_LINE = 128
 #: Nonzeros of an average row from which rows of A are long: most steps have no record then. Threads of these a multiprocessor
 #: holds, so that they have many registers.
 LONG, LONG_THREADS = 12, 512
@@ -233,11 +231,11 @@ def matrix_layout(k: int, width: int, of: Kind, n_chunks: int | None = None) -> 
     """
     size, in_a_row = width * of.dtype.itemsize, max(1, -(-k // width))
     line = in_a_row * size
-    is_long = line >= MATRIX_LINE and of.nnz >= LONG * of.shape[0] and (line < LONG_ROW or of.nnz < SMALL)
+    is_long = line >= LINE and of.nnz >= LONG * of.shape[0] and (line < LONG_ROW or of.nnz < SMALL)
     if is_long or (line >= LONG_ROW and of.dtype.itemsize <= MOST_OF_WARPS):
         lanes, vectors = WARP, 1
         if is_long:
-            lanes, vectors = min(MATRIX_LANES, (MATRIX_LINE if line < LONG_ROW else LONG_ROW) // size), 1 + (line > MATRIX_LINE)
+            lanes, vectors = min(MATRIX_LANES, (LINE if line < LONG_ROW else LONG_ROW) // size), 1 + (line > LINE)
         tiles = _tiles(k, lanes, width, vectors)
         bytes_of_tile = max(1, of.shape[1]) * lanes * vectors * size
         at_once, tiles_in_l2 = tiles.tiles, L2_FOR_X * attribute("L2CacheSize") / bytes_of_tile
@@ -247,8 +245,8 @@ def matrix_layout(k: int, width: int, of: Kind, n_chunks: int | None = None) -> 
         found = Layout(tiles, WARP * lanes if is_long else of.n_lanes * WARP, steps, at_once, is_long)
         if n_chunks is None or n_chunks <= 2 * found.n_chunks(of):
             return found
-    vectors = 2 if line > MATRIX_LINE or (line == MATRIX_LINE and of.nnz >= SMALL) else 1
-    lanes = min(MATRIX_LANES, MATRIX_LINE // size, 1 << (-(-in_a_row // vectors) - 1).bit_length())
+    vectors = 2 if line > LINE or (line == LINE and of.nnz >= SMALL) else 1
+    lanes = min(MATRIX_LANES, LINE // size, 1 << (-(-in_a_row // vectors) - 1).bit_length())
     tiles = _tiles(k, lanes, width, vectors)
     return Layout(tiles, WARP * lanes, MATRIX_STEPS, tiles.tiles)
 
