@@ -71,7 +71,7 @@ from .array import encoding
 from .array.blocks import expanded
 from .array.format import FormatArray, Sample, are_csrs_at_hand, chained, joined, offsets
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
-from .core import devices, extensions, sharing
+from .core import devices, extensions, fitted, sharing
 from .core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, Blocks, Wanted
 from .input import coercion
 
@@ -94,7 +94,7 @@ class VectorCosts(NamedTuple):
     sectors: float
     round: float  # of a round of loads: cvrarray.core.sharing
     holes: float  # where blocks have holes
-    stays: float  # megabytes of tables of more than LARGE_MB that stay in L2 for the next product
+    stays: float  # megabytes of large tables that stay in L2 for the next product
 
 
 #: With blocks of 1, and larger ones.
@@ -102,7 +102,7 @@ VECTOR_COSTS = (
     VectorCosts(4.15, -0.424, 1.1, 0.161, 0, 3.75, 0.0649, 0, 0.547, 0, 9.26),
     VectorCosts(3.86, 0, 2.2, 0, 0.232, 0, 0.21, 1.05, 0.445, 0.186, 0),
 )
-RAMP_MB, LARGE_MB = 8.5, 56.6  #: LARGE_MB: the part of an H200's L2 from which cvrarray.gpu.left_in_l2 counts them as large
+RAMP_MB = 8.5
 BLOCK_FACTOR = 0.98  #: on a CPU, time over that of streaming with blocks of 2 or more, relative to blocks of 1
 
 
@@ -490,7 +490,7 @@ class BBCSRArray(FormatArray):
         rounds = sharing.least(sharing.Bins(n_bins, blocks, stats.row_max / size, size, item)).rounds
         mean = max(1.0, stats.nnz / max(1, stats.shape[0] - stats.empty_rows))
         alone = costs.own_us + costs.eight * (item >= 8) - costs.ramp * math.expm1(-(tables + vectors) / RAMP_MB)
-        stays = costs.stays if tables > LARGE_MB else 0.0
+        stays = costs.stays if tables > fitted.LARGE * fitted.L2_BYTES / 1e6 else 0.0
         alone += costs.holes * (stats.block_fill[size] > 1) + costs.tables * (tables - stays)
         alone += costs.lines * stats.lines * millions + costs.longest * millions * math.log(max(1.0, stats.row_max / mean))
         streamed = min(tables, millions * (item + column)) if size == 1 else tables
@@ -528,7 +528,7 @@ def _of_single_columns(stats: Any, tables: float, fill: float, width: float) -> 
     costs, entries = SINGLE_COSTS, tables / max(1.0, fill)
     n_bins = max(1.0, stats.shape[0] / WARP)
     rows_of_x = costs.rows_of_x * (1 + costs.uneven * min(MOST_UNEVEN, max(0.0, fill - 1)))
-    rows_of_x += costs.few * max(0.0, sharing.PROCESSORS / n_bins - 1)
+    rows_of_x += costs.few * max(0.0, fitted.PROCESSORS / n_bins - 1)
     moved = costs.entries * entries + costs.padding * (tables - entries) + costs.nonzeros * stats.nnz / 1e6
     moved += (rows_of_x * stats.nnz + costs.both * sum(stats.shape)) * width
     return float(costs.own_us + math.hypot(moved, costs.step * stats.row_max))

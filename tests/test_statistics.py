@@ -93,7 +93,7 @@ def test_slots_that_rows_leave_empty_in_lanes():
 
 
 def test_large_tables_stay_in_l2_in_part():
-    """A megabyte more at LARGE_MB, and a product with blocks of 1 takes less: what stays need not be read again."""
+    """A megabyte more at 56.6, and a product with blocks of 1 takes less: what stays need not be read again."""
     stats = model.Statistics(
         (500_000, 500_000), 7_000_000, np.dtype(np.float32), 0, 14, 14.0, 14.0, 14, 0, {1: 1.0}, {"bbcsr1": 0}, True
     )

@@ -26,16 +26,13 @@ import numpy as np
 
 from cvrarray import formats
 from cvrarray.choice import model
-from cvrarray.core import clocks, devices
+from cvrarray.core import clocks, devices, fitted
 from cvrarray.input import coercion
 
-from . import families, kinds, pages
+from . import families, kinds, machine, pages
 
 #: Products after which an array does as it will from then on.
 SETTLED = 20
-
-#: Bytes of an H200's L2 cache.
-L2_BYTES = 60 << 20
 
 #: Columns from which a CVR array makes itself the longer chunks that it would have with the hint.
 LONGER = 4
@@ -195,18 +192,14 @@ def times_of(case: dict[str, Any], columns: int, has_hint: bool = True) -> dict[
     """
     timed = case["columns"].get(str(columns), {})
     warm = timed.get("warm", {})
-    cold = timed.get("cold", warm) if _fits_l2(case["statistics"]) else warm
+    stats = known(case)
+    fits_l2 = machine.floor_bytes(stats, stats.dtype.itemsize) < fitted.L2_BYTES  # of the H200 that was measured on
+    cold = timed.get("cold", warm) if fits_l2 else warm
     times = {name: math.sqrt(of_warm * cold[name]) for name, of_warm in warm.items()}
     longer = times.pop("cvr+", None)
     if longer is not None and (has_hint or "cvr" not in times):
         times["cvr"] = longer
     return times
-
-
-def _fits_l2(stats: dict[str, Any]) -> bool:
-    """Whether a CSR, x and y do."""
-    item, (n_rows, n_cols) = np.dtype(stats["dtype"]).itemsize, stats["shape"]
-    return bool(stats["nnz"] * (item + 4) + 4 * (n_rows + 1) + item * (n_rows + n_cols) < L2_BYTES)
 
 
 def _narrow(array: Any) -> float:

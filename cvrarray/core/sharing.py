@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-#: Of warps that share a bin; the most bins with which any do; multiprocessors of the device that the model was fitted
-#: on.
-SHARERS, MOST_BINS, PROCESSORS = (1, 2, 4, 8, 16), 1 << 15, 132
+from .fitted import PROCESSORS
+
+#: Of warps that share a bin; the most bins with which any do.
+SHARERS, MOST_BINS = (1, 2, 4, 8, 16), 1 << 15
 #: In rounds: until a warp knows where its bin lies; for each doubling of the sharers, as blocks of threads get larger and
 #: their sums are added; and of a warp's loads at least, however few they are.
 START, A_DOUBLING, LEAST = 0.3, 0.15, 0.9
