@@ -22,11 +22,7 @@ struct Records {
     __device__ void read(const uint32* mask_of, int n_steps) {
         const int warp = threadIdx.x / WARP, lane = lane_id();
         const uint32 mask = (int)threadIdx.x < n_steps ? stream(mask_of + threadIdx.x) : 0;
-        int upto = __popc(mask);
-        for (int apart = 1; apart < WARP; apart *= 2) {
-            const int other = __shfl_up_sync(FULL, upto, apart);
-            if (lane >= apart) upto += other;
-        }
+        const int upto = records_up_to(mask);
         __syncthreads();  // the steps before are done with
         step[warp][lane] = {mask, upto - __popc(mask)};
         if (lane == WARP - 1) total[warp] = upto;

@@ -28,6 +28,17 @@ __device__ Y* row_at(Y* first, C number, uint32 pitch) {
     return reinterpret_cast<Y*>(from + (uint64)(uint32)number * pitch);
 }
 
+// Of steps, one each thread, where `mask` are the lanes with a record: how many records the warp's have up to the thread's.
+__device__ inline int records_up_to(uint32 mask) {
+    int upto = __popc(mask);
+#pragma unroll
+    for (int apart = 1; apart < WARP; apart *= 2) {
+        const int other = __shfl_up_sync(FULL, upto, apart);
+        if (lane_id() >= apart) upto += other;
+    }
+    return upto;
+}
+
 // A lane's entries of its next U steps, L apart, of which `left` are there; the others stay as they were. IN_FULL: whether steps
 // that are all there have loads without conditions.
 template <int L, bool IN_FULL, int U, class To, class From>

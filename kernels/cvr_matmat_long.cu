@@ -44,12 +44,7 @@ struct Records {
         left -= WARP;
     }
     __device__ void load() {
-        int upto = __popc(mask);
-#pragma unroll
-        for (int apart = 1; apart < WARP; apart *= 2) {
-            const int other = __shfl_up_sync(FULL, upto, apart);
-            if (lane_id() >= apart) upto += other;
-        }
+        const int upto = records_up_to(mask);
         const I* const of_step = wb + (upto - __popc(mask));
         wb += __shfl_sync(FULL, upto, WARP - 1);
         next_any = 0;

@@ -50,12 +50,7 @@ struct Reader {
             slot.col = is_narrow ? (I)cached(narrow + at) : cached(wide + at);
             slot.value = cached(value + at);
         }
-        int upto = __popc(mask);  // records up to the thread's step
-#pragma unroll
-        for (int apart = 1; apart < WARP; apart *= 2) {
-            const int other = __shfl_up_sync(FULL, upto, apart);
-            if (lane_id() >= apart) upto += other;
-        }
+        const int upto = records_up_to(mask);
         const uint32 lane_bit = 1u << lane;
         slot.to = 0;
         if (mask & lane_bit) slot.to = cached(rec_wb + (n_records + upto - __popc(mask) + __popc(mask & (lane_bit - 1))));
