@@ -134,6 +134,6 @@ __global__ void assembly_fingerprint(const W* words, int64 n, uint64* found) {
         bits = (bits ^ bits >> 33) * 0xc4ceb9fe1a85ec53ull;
         sum += bits ^ bits >> 33;
     }
-    for (int apart = WARP / 2; apart; apart /= 2) sum += shuffle(sum, lane_id() ^ apart);
+    sum = warp_sum(sum);
     if (lane_id() == 0) atomicAdd(found, sum);
 }

@@ -160,11 +160,31 @@ __device__ int64 lower_bound_of_warp(const P* ptr, int64 n, int64 key) {
     return low;
 }
 
+// Marks by a bit each where rows begin among a warp's `count` nonzeros from `begin` on.
+template <class P, class I>
+__device__ void mark_rows(const Csr<P, I>& m, int64 begin, int count, unsigned* begins) {
+    constexpr int MOST_ROWS = 4096;  // that a warp looks at before it looks for one that is not empty
+    const int lane = lane_id();
+    for (int64 first = lower_bound_of_warp(m.indptr, m.n_rows, begin);;) {
+        const int64 end = min(first + MOST_ROWS, m.n_rows);
+        bool is_over = end == m.n_rows;
+        for (int64 row = first + lane; row < end; row += WARP) {
+            const int64 at = m.indptr[row] - begin;
+            if (at >= count) {
+                is_over = true;
+                break;
+            }
+            if (at >= 0) atomicOr(begins + at / WARP, 1u << at % WARP);
+        }
+        if (__any_sync(FULL, is_over)) return;
+        first = max(end, lower_bound_of_warp(m.indptr, m.n_rows, (int64)m.indptr[end - 1] + 1));  // empty rows may be many
+    }
+}
+
 // Do columns lie in range, and increase in every row? A warp has `part` nonzeros, and marks first where rows begin among them.
 template <class P, class I>
 __device__ void look_at_columns(const Csr<P, I>& m, int64 block, int part, uint64* found) {
     constexpr int RUN = 4, RUNS = 4;  // columns that a thread loads at once and compares; such loads in flight
-    constexpr int MOST_ROWS = 4096;   // that a warp looks at before it looks for one that is not empty
     struct alignas(16) Run {
         I col[RUN];
     };
@@ -192,20 +212,7 @@ __device__ void look_at_columns(const Csr<P, I>& m, int64 block, int part, uint6
     load(0);  // under way while row starts are searched
     for (int word = lane; word < part / WARP; word += WARP) begins[word] = 0;
     __syncwarp();
-    for (int64 first = lower_bound_of_warp(m.indptr, m.n_rows, begin);;) {
-        const int64 end = min(first + MOST_ROWS, m.n_rows);
-        bool is_over = end == m.n_rows;
-        for (int64 row = first + lane; row < end; row += WARP) {
-            const int64 at = m.indptr[row] - begin;
-            if (at >= count) {
-                is_over = true;
-                break;
-            }
-            if (at >= 0) atomicOr(begins + at / WARP, 1u << at % WARP);
-        }
-        if (__any_sync(FULL, is_over)) break;
-        first = max(end, lower_bound_of_warp(m.indptr, m.n_rows, (int64)m.indptr[end - 1] + 1));  // empty rows may be many
-    }
+    mark_rows(m, begin, count, begins);
     __syncwarp();
     const uint64 limit = (uint64)m.n_cols;  // as an unsigned number a negative column is too large as well
     int first_bad = MOST_PART;
