@@ -122,7 +122,7 @@ def test_products_with_shared_memory(gpu, monkeypatch, values, room):
     monkeypatch.setattr(shared_memory, "L1_SHARE", 0)
     monkeypatch.setattr(shared_memory, "LEAST_SHARE", 0)
     found = shared_memory.shared_memory
-    monkeypatch.setattr(shared_memory, "shared_memory", lambda device: min(room, found(device)))
+    monkeypatch.setattr(shared_memory, "shared_memory", lambda: min(room, found()))
     for name in ("cvr", "bbcsr 1"):
         module, plain, coded = both(name, TABLES[values], "float64")
         for product, n_in, n_out in (("product", 1, 0), ("product_transposed", 0, 1)):

@@ -36,13 +36,13 @@ def by_segments(monkeypatch):
 
     for name, value in (("LEAST_NONZEROS", 1), ("LEAST_LENGTH", 0), ("WORTH_IT", 0), ("LONGEST", 100)):
         monkeypatch.setattr(segments, name, value)
-    monkeypatch.setattr(segments, "shared_memory", lambda device: 4096)
+    monkeypatch.setattr(segments, "shared_memory", lambda: 4096)
 
 
 def on_a_small_device(monkeypatch):
     from cvrarray.gpu import cvr_matmat
 
-    monkeypatch.setattr(cvr_matmat, "processors", lambda device: 1)
+    monkeypatch.setattr(cvr_matmat, "processors", lambda: 1)
 
 
 def in_pieces(monkeypatch):
@@ -67,7 +67,7 @@ def by_popular_columns(monkeypatch):
     monkeypatch.setattr(row_lanes, "suits", lambda tables: False)
     for name, value in (("LEAST_SLOTS", 1), ("WORTH_IT", np.inf), ("PREPARE_AT", 1), ("SAMPLES", 1), ("CALLS", 1)):
         monkeypatch.setattr(autotune, name, value)
-    for name, value in (("L1_SHARE", 0), ("LEAST_SHARE", 0), ("shared_memory", lambda device: 1600)):
+    for name, value in (("L1_SHARE", 0), ("LEAST_SHARE", 0), ("shared_memory", lambda: 1600)):
         monkeypatch.setattr(shared_memory, name, value)
 
 

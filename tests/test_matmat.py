@@ -257,7 +257,7 @@ def test_few_short_rows(n_cols, gpu, monkeypatch):
     from cvrarray.gpu import bbcsr_matmat
 
     monkeypatch.setattr(bbcsr_matmat, "MANY_BINS", 0)
-    monkeypatch.setattr(bbcsr_matmat, "processors", lambda device: 1)
+    monkeypatch.setattr(bbcsr_matmat, "processors", lambda: 1)
     csr = short_rows(2_500, n_cols, np.float32)
     A = cvrarray.BBCSRArray(csr, block_size=1, device=gpu)
     for k in (4, 16):
@@ -376,7 +376,7 @@ def rechunked(monkeypatch):
             made.append(self)
 
     monkeypatch.setattr(cvr_matmat, "Rechunked", Recorded)
-    monkeypatch.setattr(cvr_matmat, "processors", lambda device: 1)
+    monkeypatch.setattr(cvr_matmat, "processors", lambda: 1)
     return made
 
 

@@ -20,7 +20,7 @@ def eager(monkeypatch):
 
     for name, value in (("LEAST_NONZEROS", 1), ("LEAST_LENGTH", 0), ("WORTH_IT", 0), ("LONGEST", 100)):
         monkeypatch.setattr(segments, name, value)
-    monkeypatch.setattr(segments, "shared_memory", lambda device: 4096)
+    monkeypatch.setattr(segments, "shared_memory", lambda: 4096)
     return segments
 
 

@@ -297,7 +297,7 @@ def schedule(t: BBCSRTables, itemsize: int) -> Schedule:
     multiprocessor.
     """
     n_bins = t.col_base.size
-    n_processors = processors(cupy.cuda.runtime.getDevice())
+    n_processors = processors()
     if reads_alike(t):
         most = min(ALIKE_WARPS * n_processors / n_bins, mean_blocks(t) // FEWEST)
         sharers = max(sharers for sharers in sharing.SHARERS if sharers == 1 or sharers <= most)
@@ -329,7 +329,7 @@ def loads_at_once(t: BBCSRTables, itemsize: int, sharers: int, in_flight: int) -
     """
     if in_flight:
         return itemsize <= 8
-    is_one_wave = sharers * t.col_base.size <= ONE_WAVE * processors(cupy.cuda.runtime.getDevice())
+    is_one_wave = sharers * t.col_base.size <= ONE_WAVE * processors()
     return t.block_size == 1 and itemsize <= 4 and is_one_wave and not is_wide(t)
 
 

@@ -415,7 +415,7 @@ def _kernel_of_lanes(asked: Asked) -> MatrixKernel:
 def _kernel_of_short_rows(asked: Asked) -> MatrixKernel:
     """Where a warp's next tables are copied meanwhile."""
     t, warps, lanes = asked.t, COPYING_WARPS, 1 << (asked.n_vectors - 1).bit_length()
-    n_blocks = min(-(-t.col_base.size // warps), ALL_COPYING_WARPS // warps * processors(cupy.cuda.runtime.getDevice()))
+    n_blocks = min(-(-t.col_base.size // warps), ALL_COPYING_WARPS // warps * processors())
     function = MATMAT_SHORT(asked.stored, asked.dtype, t.col_wide.dtype, lanes, asked.width, t.col_wide.size > 0)
     return MatrixKernel(function, matrix_grid(n_blocks, 1), threads=warps * WARP)
 
@@ -427,7 +427,7 @@ def _walking_kernel(asked: Asked) -> MatrixKernel:
     tiles = k // (lanes * width * vectors)
     walk = Walk(t.col_base.size, lengths.most * WARP * copied_bytes(t), tiles, bins_of_piece)
     function = allowed(MATMAT_WALK(asked.stored, dtype, lanes, vectors, loads, t.col_wide.size > 0), _room())
-    n_blocks = min(walk.n_pieces, processors(cupy.cuda.runtime.getDevice()))
+    n_blocks = min(walk.n_pieces, processors())
     return MatrixKernel(function, matrix_grid(n_blocks, tiles), walk, threads=WALK_THREADS)
 
 
@@ -505,7 +505,7 @@ def takes_lines(asked: Asked) -> bool:
 
 def is_late(t: BBCSRTables, lengths: Lengths) -> bool:
     """Would a warp with the longest rows be late, if each took all rows of a bin?"""
-    warps = ENOUGH_WARPS * processors(cupy.cuda.runtime.getDevice())
+    warps = ENOUGH_WARPS * processors()
     return bool(lengths.most * warps * WARP > LATE * n_slots(t))
 
 
@@ -544,7 +544,7 @@ def rows_layout(n_rows: int, mean: int, n_vectors: int, vector_bytes: int) -> tu
             lanes *= 2
     tiles = -(-n_vectors // (lanes * most))
     vectors = -(-n_vectors // (tiles * lanes))
-    enough = ENOUGH_THREADS[is_long and vectors > 1] * processors(cupy.cuda.runtime.getDevice())
+    enough = ENOUGH_THREADS[is_long and vectors > 1] * processors()
     sharers = 1
     while 2 * sharers * lanes <= WARP and 2 * sharers * n_rows * lanes * tiles <= enough and 2 * sharers <= mean:
         sharers *= 2
@@ -572,7 +572,7 @@ def blocks_together(block_size: int, columns: int, vectors: int, n_blocks: int) 
 def longest_whole_row(t: BBCSRTables, lengths: Lengths) -> int:
     """Steps from which rows, or bins, have thread blocks of their own in ``A @ X``, where groups hold no block rows."""
     size = t.block_size
-    threads = ENOUGH_WARPS * WARP * processors(cupy.cuda.runtime.getDevice())
+    threads = ENOUGH_WARPS * WARP * processors()
     n_steps = n_slots(t) // size**2
     share = n_steps * MATRIX_LANES // threads
     even = max(LONG_FACTOR * lengths.mean, share // 2 if size > 1 else 0)
@@ -583,7 +583,7 @@ def share_of_block_rows(lengths: Lengths, lanes: int, tiles: int) -> tuple[int, 
     """Groups of `lanes` lanes, of one warp, that share a block row in ``A @ X``: several where rows of some length would
     leave most of the device idle. Where rows differ much, their lengths decide: then the second result says how.
     """
-    n_threads, all_threads = lengths.n_block_rows * lanes * tiles, WARP * processors(cupy.cuda.runtime.getDevice())
+    n_threads, all_threads = lengths.n_block_rows * lanes * tiles, WARP * processors()
     sharers, enough = 1, ENOUGH_WARPS * all_threads
     while 2 * sharers * lanes <= WARP and 2 * sharers * n_threads <= enough and 4 * sharers <= lengths.mean:
         sharers *= 2

@@ -210,7 +210,7 @@ def blocks(n_threads: int, block: int) -> tuple[int]:
 
 def in_columns(n_blocks: int) -> tuple[int, int]:
     """A grid of at least `n_blocks` blocks, with a column for each multiprocessor: ``block_number`` of ``common.cuh``."""
-    n_columns = max(1, min(n_blocks, processors(cupy.cuda.runtime.getDevice())), -(-n_blocks // MOST_IN_Y))
+    n_columns = max(1, min(n_blocks, processors()), -(-n_blocks // MOST_IN_Y))
     return n_columns, max(1, -(-n_blocks // n_columns))
 
 
@@ -313,10 +313,9 @@ def attribute(name: str) -> int:
     return _attributes(cupy.cuda.runtime.getDevice())[name]
 
 
-@cache
-def processors(device: int) -> int:
-    """Multiprocessors of the device."""
-    return _attributes(device)["MultiProcessorCount"]
+def processors() -> int:
+    """Multiprocessors of the current device."""
+    return attribute("MultiProcessorCount")
 
 
 def architecture() -> int:

@@ -19,7 +19,6 @@ from .compiler import (
     SCALE,
     STORED,
     Kernel,
-    PerStream,
     Struct,
     argument,
     blocks,
@@ -28,7 +27,20 @@ from .compiler import (
     synchronize,
     update,
 )
-from .cvr_tables import BLOCK, FEW_WAVES, INDICES, MOST_BLOCKS_FOR_EMPTY, STEPS, as_struct, n_slots, places, spans, wave, waves
+from .cvr_tables import (
+    BLOCK,
+    FEW_WAVES,
+    INDICES,
+    STEPS,
+    as_struct,
+    blocks_for_empty,
+    cuts,
+    n_slots,
+    places,
+    spans,
+    wave,
+    waves,
+)
 from .look import Look, host, read
 from .memory import leading, together
 from .words import WORDS, as_words
@@ -36,7 +48,6 @@ from .words import WORDS, as_words
 #: Steps that are loaded before the first is multiplied, by the size of the product's dtype. As many warps fit a
 #: multiprocessor as with 8 steps without the next ones' columns.
 UNROLL = {1: 6, 2: 6, 4: 6, 8: 6, 16: 4}
-EMPTY_ROWS_A_THREAD = 8  # at least, in ``A @ x``
 #: Entries of rows that count as long where columns are far apart, as in BBCSR's ``is_far``.
 LONG = 40
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device
@@ -277,31 +288,23 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
     def multiply(form):
         return MATVEC(distinct.kind(t.val, t.distinct), dtype, t.tail.dtype, t.n_lanes, int(form), t.cut_row.size > 0, keeps)
 
-    n_for_empty = min(-(-t.empty_row.size // (BLOCK * EMPTY_ROWS_A_THREAD)), MOST_BLOCKS_FOR_EMPTY)
+    n_for_empty = blocks_for_empty(t.empty_row.size, BLOCK)
     grid = (max(1, n_for_empty + -(-t.carry_row.size * WARP // BLOCK)),)
-    chunks, cuts, n_empty = as_struct(t), _cuts(t, dtype), argument(np.int32(n_for_empty))
+    chunks, cuts_of_stream, n_empty = as_struct(t), _cuts(t, dtype), argument(np.int32(n_for_empty))
 
     def plain(x, y, alpha, beta):
         found = multiply(update(alpha, beta))
-        found(grid, (BLOCK,), (chunks, x, y, cuts(), n_empty, *scaling(alpha, beta)[:2], next(turns)))
+        found(grid, (BLOCK,), (chunks, x, y, cuts_of_stream(), n_empty, *scaling(alpha, beta)[:2], next(turns)))
 
-    return autotuned(n_slots(t), t.shape[1], plain, lambda: shared_memory.product(t, dtype, as_struct, cuts))
+    return autotuned(n_slots(t), t.shape[1], plain, lambda: shared_memory.product(t, dtype, as_struct, cuts_of_stream))
 
 
 def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], Struct]:
     """A function that gives the kernel file's ``Cuts`` for a product on the current stream."""
-    n_chunks, n_cut = t.carry_row.size, t.cut_row.size
-    if not n_cut:
-        nothing = struct(*[None] * 3)
-        return lambda: nothing
-    span = spans(t)
-
-    def make():
-        arrived = cupy.zeros(n_chunks, np.uint32)
-        part = cupy.zeros((2 * n_chunks, -(-dtype.itemsize // 4)), np.uint64)
-        return struct(span, arrived, part)
-
-    return PerStream(make).get
+    if t.cut_row.size:
+        return cuts(t.carry_row.size, dtype, spans(t))
+    nothing = struct(*[None] * 3)
+    return lambda: nothing
 
 
 def numbers_pay(t: CVRTables) -> bool:

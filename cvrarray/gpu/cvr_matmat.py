@@ -205,7 +205,7 @@ class Layout(NamedTuple):
     def n_chunks(self, of: Kind) -> int:
         """Chunks of about so many steps, whose blocks fill the device a whole number of times."""
         threads = LONG_THREADS if self.is_long else MATRIX_THREADS
-        blocks = max(1, processors(cupy.cuda.runtime.getDevice()) * threads // self.threads)
+        blocks = max(1, processors() * threads // self.threads)
         n_waves = max(1, round(of.nnz * self.at_once / (of.n_lanes * blocks * self.steps)))
         return max(1, n_waves * blocks // self.at_once)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import cupy
 import numpy as np
 
 from ..core.tables import WARP, CVRTables
 from . import distinct
-from .compiler import Kernel, Struct, aside, blocks, struct
+from .compiler import Kernel, PerStream, Struct, aside, blocks, struct
 
 BLOCK = 128  # threads: four chunks
 #: Steps that a chunk should have.
@@ -16,7 +18,8 @@ STEPS = 64
 #: 132 multiprocessors hold, as some of them store empty rows. A few chunks more would wait for all of these. So a
 #: matrix of less than FEW_WAVES times as many chunks has chunks that fill the device a whole number of times.
 WAVE, FEW_WAVES = (3880, 2910), 3
-MOST_BLOCKS_FOR_EMPTY = 1 << 14  # thread blocks
+#: Of empty rows that a thread stores in ``A @ x``, at least, and of thread blocks for them, at most.
+EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
 
 INDICES = [("int32",), ("int64",)]
 SLOTS = Kernel("cvr_convert", "cvr_slots", INDICES)
@@ -58,6 +61,17 @@ def places(t: CVRTables) -> tuple[cupy.ndarray, cupy.ndarray]:
              t.rec_mask, t.rec_wb, t.tail, row, col),
         )  # fmt: skip
     return row, col
+
+
+def blocks_for_empty(n_empty: int, threads: int) -> int:
+    """Thread blocks that store empty rows in ``A @ x``."""
+    return min(-(-n_empty // (threads * EMPTY_ROWS_A_THREAD)), MOST_BLOCKS_FOR_EMPTY)
+
+
+def cuts(n: int, dtype: np.dtype, span: cupy.ndarray | None) -> Callable[[], Struct]:
+    """A function that gives the kernels' ``Cuts`` of `n` chunks, or parts, for a product on the current stream."""
+    words = -(-dtype.itemsize // 4)
+    return PerStream(lambda: struct(span, cupy.zeros(n, np.uint32), cupy.zeros((2 * n, words), np.uint64))).get
 
 
 def spans(t: CVRTables) -> cupy.ndarray:

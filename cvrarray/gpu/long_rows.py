@@ -19,7 +19,8 @@ import numpy as np
 from ..core import lanes
 from ..core.tables import CSR, CVRTables
 from . import copied, left_in_l2, prefix
-from .compiler import NULL, PRODUCTS, Kernel, PerStream, scaling, struct, synchronize
+from .compiler import NULL, PRODUCTS, Kernel, scaling, synchronize
+from .cvr_tables import cuts
 from .look import host
 
 THREADS = 256
@@ -76,11 +77,10 @@ def product(
     layout, values = copied.prepared(t, ("long rows", most), lambda: Layout(nonzeros(), most), in_full=True)
     keeps = left_in_l2.keeps(values.copy.nbytes + layout.col.nbytes)
     multiply = MATVEC(values.copy.dtype, dtype, layout.col.dtype, keeps)
-    n_parts, words = layout.n_parts, -(-dtype.itemsize // 4)
-    cuts = PerStream(lambda: struct(None, cupy.zeros(n_parts, np.uint32), cupy.zeros((2 * n_parts, words), np.uint64)))
+    n_parts, cuts_of_stream = layout.n_parts, cuts(layout.n_parts, dtype, None)
 
     def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
-        multiply((n_parts,), (threads,), (layout.parts, values.copy, layout.col, x, y, cuts.get(), *scaling(alpha, beta)))
+        multiply((n_parts,), (threads,), (layout.parts, values.copy, layout.col, x, y, cuts_of_stream(), *scaling(alpha, beta)))
 
     run.renew = values.renew  # type: ignore[attr-defined]
     return run

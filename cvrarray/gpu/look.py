@@ -95,7 +95,7 @@ class Look:
         if n_states:
             states = counts.data.ptr + 8 * n_counts
         part = PARTS[nnz >= MANY]
-        n_blocks, at_once = 0, AT_ONCE * processors(cupy.cuda.runtime.getDevice())
+        n_blocks, at_once = 0, AT_ONCE * processors()
         if size > 1:
             n_blocks = min(-(-n_rows // (size * WARPS)), at_once)
         elif checks:

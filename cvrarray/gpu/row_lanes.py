@@ -20,7 +20,8 @@ import numpy as np
 from ..core import lanes
 from ..core.tables import CSR, WARP, CVRTables
 from . import copied, distinct, left_in_l2, prefix
-from .compiler import STORED, Kernel, PerStream, processors, scaling, struct, synchronize
+from .compiler import STORED, Kernel, processors, scaling, struct, synchronize
+from .cvr_tables import blocks_for_empty, cuts
 from .look import host
 from .memory import together
 
@@ -30,7 +31,6 @@ SPARE = 8
 #: Thread blocks, for each multiprocessor, up to which a lane should have all loads of x under way at once, by its slots and
 #: the product's item size: with so many registers a multiprocessor holds no more of them. Few slots need none for that.
 AT_ONCE = {(8, 4): math.inf, (lanes.MOST_SLOTS, 4): 6, (8, 8): 8}
-EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
 
 MATVEC = Kernel(
     "row_lanes",
@@ -114,8 +114,7 @@ class Layout:
             if not is_far:
                 break
         self.fields = self.col, base, ends, row if n_empty else None, cut_row, t.empty_row, n, n_empty
-        n_for_empty = min(-(-n_empty // (THREADS * EMPTY_ROWS_A_THREAD)), MOST_BLOCKS_FOR_EMPTY)
-        self.grid = (n + n_for_empty,)
+        self.grid = (n + blocks_for_empty(n_empty, THREADS),)
 
 
 def product(
@@ -125,13 +124,11 @@ def product(
     own = slots(t, dtype)
     layout, values = copied.prepared(t, ("rows in lanes", own), lambda: Layout(t, nonzeros(), own), in_full=False)
     keeps = left_in_l2.keeps(values.copy.nbytes + layout.col.nbytes)
-    n_parts, words = layout.n_parts, -(-dtype.itemsize // 4)
-    at_once = n_parts <= AT_ONCE.get((own, dtype.itemsize), 0) * processors(cupy.cuda.runtime.getDevice())
+    at_once = layout.n_parts <= AT_ONCE.get((own, dtype.itemsize), 0) * processors()
     multiply = MATVEC(distinct.kind(t.val, t.distinct), dtype, layout.col.dtype, t.tail.dtype, own, keeps, at_once)
     matrix = struct(*distinct.fields(values.copy, t.distinct), *layout.fields)
     no_cuts = struct(layout.span, None, None)
-    cuts = PerStream(lambda: struct(layout.span, cupy.zeros(n_parts, np.uint32), cupy.zeros((2 * n_parts, words), np.uint64)))
-    cuts_of_stream = cuts.get if layout.is_cut else lambda: no_cuts
+    cuts_of_stream = cuts(layout.n_parts, dtype, layout.span) if layout.is_cut else lambda: no_cuts
 
     def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
         multiply(layout.grid, (THREADS,), (matrix, x, y, cuts_of_stream(), *scaling(alpha, beta)))

@@ -22,6 +22,7 @@ import numpy as np
 from ..core.tables import WARP, CVRTables
 from . import copied
 from .compiler import PRODUCTS, Kernel, Scratch, allowed, aside, blocks, processors, scaling, struct
+from .cvr_tables import n_slots
 from .shared_memory import THREADS, shared_memory
 
 BLOCK = 256
@@ -68,14 +69,13 @@ def cut(t: CVRTables, dtype: np.dtype) -> Cut | None:
     segment, and it has so many that loading the segments counts little beside them.
     """
     n_rows, n_cols = t.shape
-    device = cupy.cuda.runtime.getDevice()
-    most = max(1, min(MOST_COLUMNS, shared_memory(device) // dtype.itemsize))
-    if n_cols <= most or not LEAST_NONZEROS <= t.nnz <= t.col_narrow.size + t.col_wide.size < MOST_SLOTS:
+    most = max(1, min(MOST_COLUMNS, shared_memory() // dtype.itemsize))
+    if n_cols <= most or not LEAST_NONZEROS <= t.nnz <= n_slots(t) < MOST_SLOTS:
         return None
     n_filled = n_rows - t.empty_row.size
-    n_segments = max(-(-n_cols // most), min(processors(device) // PROCESSORS_A_SEGMENT, t.nnz // (LONG_ENOUGH * n_filled)))
+    n_segments = max(-(-n_cols // most), min(processors() // PROCESSORS_A_SEGMENT, t.nnz // (LONG_ENOUGH * n_filled)))
     width = -(-n_cols // n_segments)
-    loaded = processors(device) * width * dtype.itemsize
+    loaded = processors() * width * dtype.itemsize
     is_long = t.nnz >= LEAST_LENGTH * n_filled * n_segments and n_rows * n_segments <= t.nnz
     if not is_long or t.nnz * (_values(t).dtype.itemsize + 2) < WORTH_IT * loaded or not _are_scattered(t):
         return None
@@ -130,13 +130,13 @@ def product(
     MemoryError
         The device has none for the copy.
     """
-    device, scratch, n_rows = cupy.cuda.runtime.getDevice(), Scratch(), t.shape[0]
+    scratch, n_rows = Scratch(), t.shape[0]
     try:
         layout, values = copied.prepared(t, ("segments", of), lambda: Layout(t, of, *places()), in_full=True)
     except cupy.cuda.memory.OutOfMemoryError as error:
         raise MemoryError(_too_little(t)) from error
-    multiply = allowed(MATVEC(values.copy.dtype, dtype), shared_memory(device))
-    finish, grid, bins, in_shared = FINISH(dtype), (processors(device),), blocks(n_rows, WARP), of.width * dtype.itemsize
+    multiply = allowed(MATVEC(values.copy.dtype, dtype), shared_memory())
+    finish, grid, bins, in_shared = FINISH(dtype), (processors(),), blocks(n_rows, WARP), of.width * dtype.itemsize
 
     def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
         sums = scratch.empty(layout.n_parts, dtype)
@@ -150,7 +150,7 @@ def product(
 def _too_little(t: CVRTables) -> str:
     """What the copy needs, what there is, and what to do."""
     free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
-    made, kept = (WHILE_MADE * (t.col_narrow.size + t.col_wide.size), (6 + _values(t).dtype.itemsize) * t.nnz)
+    made, kept = WHILE_MADE * n_slots(t), (6 + _values(t).dtype.itemsize) * t.nnz
     return (
         f"CVR multiplies few long rows over many columns by a copy of their {t.nnz:,} nonzeros, which needs "
         f"{made / 1e9:,.2g} GB while it is made and {kept / 1e9:,.2g} GB then; the device has {free / 1e9:,.2g} GB. "

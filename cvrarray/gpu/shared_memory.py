@@ -39,6 +39,7 @@ from .compiler import (
     Scratch,
     Struct,
     allowed,
+    attribute,
     blocks,
     processors,
     struct,
@@ -138,10 +139,9 @@ def product(t: CVRTables, dtype: np.dtype, struct_of: Callable[[CVRTables], Stru
 
     `struct_of(tables)` is the tables as kernels take them; `cuts()` what they take of cut rows.
     """
-    device, n_cols = cupy.cuda.runtime.getDevice(), t.shape[1]
-    most = shared_memory(device) - distinct.shared_bytes(t.distinct)
+    n_cols, most = t.shape[1], shared_memory() - distinct.shared_bytes(t.distinct)
     whole = n_cols * dtype.itemsize <= most
-    grid = (processors(device),)
+    grid = (processors(),)
     keeps = left_in_l2.keeps(left_in_l2.bytes_of_tables(t), alone=whole)
 
     @cache
@@ -182,8 +182,7 @@ def product_transposed(t: CVRTables, sums: transposed.ColumnSums, struct_of: Cal
 
     Without shared memory L2's atomics bound the product (``docs/decisions/0010-gpu-matrix-and-transposed.md``).
     """
-    device, n_cols = cupy.cuda.runtime.getDevice(), t.shape[1]
-    most = shared_memory(device) - distinct.shared_bytes(t.distinct)
+    n_cols, most = t.shape[1], shared_memory() - distinct.shared_bytes(t.distinct)
     column = bytes_a_column(sums.dtype)
     whole = n_cols * column <= most
     found = None if whole else columns(t, most // column)
@@ -192,7 +191,7 @@ def product_transposed(t: CVRTables, sums: transposed.ColumnSums, struct_of: Cal
     chunks = struct_of(t if whole else t._replace(col_wide=found.packed))
     popular, n_shared = (NULL, n_cols) if whole else (found.popular, found.popular.size)
     kernel = TRANSPOSED_SHARED(distinct.kind(t.val, t.distinct), sums.dtype, t.tail.dtype, t.n_lanes, whole, sums.floats)
-    scatter, grid = allowed(kernel, most), (processors(device),)
+    scatter, grid = allowed(kernel, most), (processors(),)
 
     def add(x, of_call):
         scatter(grid, (THREADS,), (chunks, x, of_call, popular, np.int32(n_shared)), shared_mem=n_shared * column)
@@ -209,8 +208,8 @@ def product_transposed_by_segments(
     The 32 rows of a bin reach a segment in different steps, and all steps that any row needs are read. With short rows
     these are many more than their entries.
     """
-    device, (_, n_cols), n_bins = cupy.cuda.runtime.getDevice(), t.shape, t.col_base.size
-    most = shared_memory(device) - distinct.shared_bytes(t.distinct)
+    (_, n_cols), n_bins = t.shape, t.col_base.size
+    most = shared_memory() - distinct.shared_bytes(t.distinct)
     column = bytes_a_column(sums.dtype)
     n_segments = -(-n_cols // max(1, most // column))
     if n_segments > MOST_SEGMENTS:
@@ -221,8 +220,8 @@ def product_transposed_by_segments(
     if int((steps[..., 1] - steps[..., 0]).sum()) * WARP > MOST_READ * (t.col_narrow.size + t.col_wide.size):
         return None
     kernel = TRANSPOSED_SEGMENTS(kind, sums.dtype, index, sums.floats)
-    scatter, grid = allowed(kernel, most), (processors(device),)
-    n_groups = max(1, processors(device) // n_segments)
+    scatter, grid = allowed(kernel, most), (processors(),)
+    n_groups = max(1, processors() // n_segments)
 
     def add(x, of_call):
         scatter(
@@ -240,7 +239,6 @@ def bytes_a_column(dtype: np.dtype) -> int:
     return 8 * transposed.components(dtype) * transposed.limbs(dtype)
 
 
-@cache
-def shared_memory(device: int) -> int:
+def shared_memory() -> int:
     """Bytes of shared memory that one block may have for x."""
-    return max(0, cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"] - KERNELS_OWN)
+    return max(0, attribute("MaxSharedMemoryPerBlockOptin") - KERNELS_OWN)

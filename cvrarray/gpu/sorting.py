@@ -136,7 +136,7 @@ class Buckets:
         n_counts, n_coarse = n_buckets + 1, -(-n_buckets >> shift) if shift else 0
         memory = cupy.zeros(n_counts + prefix.n_states(n_counts) + -(-(n_buckets + n_coarse) // 2), np.int64)
         taken = memory.data.ptr + 8 * (n_counts + prefix.n_states(n_counts))
-        n_blocks = min(blocks(n, THREADS)[0], 4 * processors(cupy.cuda.runtime.getDevice()))
+        n_blocks = min(blocks(n, THREADS)[0], 4 * processors())
         allowed(COUNT_BUCKETS(), attribute("MaxSharedMemoryPerBlockOptin"))(
             (n_blocks,), (THREADS,), (row, np.int64(n), keys.struct(), np.int32(n_buckets), memory), shared_mem=4 * n_buckets
         )

@@ -132,12 +132,12 @@ def may_be_floats(dtype: Any) -> bool:
 
 def strided(n_threads: int) -> tuple[int]:
     """A grid of at most BLOCKS_A_PROCESSOR blocks a multiprocessor."""
-    return (min(blocks(n_threads, BLOCK)[0], BLOCKS_A_PROCESSOR * processors(cupy.cuda.runtime.getDevice())),)
+    return (min(blocks(n_threads, BLOCK)[0], BLOCKS_A_PROCESSOR * processors()),)
 
 
 def cooperative(found: cupy.cuda.Function, *args: Any) -> None:
     """Launch a kernel whose blocks wait for each other, with as many blocks as the device holds at a time."""
     driver = cupy.cuda.driver
     at_once = driver.occupancyMaxActiveBlocksPerMultiprocessor(found.ptr, BLOCK, 0)
-    grid = (min(at_once, BLOCKS_A_PROCESSOR) * processors(cupy.cuda.runtime.getDevice()),)
+    grid = (min(at_once, BLOCKS_A_PROCESSOR) * processors(),)
     found(grid, (BLOCK,), args, enable_cooperative_groups=True)

@@ -105,7 +105,7 @@ class Basis:
         """Remove the first `count` vectors from w, by kernels for up to `most`."""
         dtype, layout = self._system.dtype, self._layout
         blocks, tiles = layout.grid
-        grid = min(blocks, BLOCKS_A_PROCESSOR[most] * processors(cupy.cuda.runtime.getDevice())), tiles
+        grid = min(blocks, BLOCKS_A_PROCESSOR[most] * processors()), tiles
         for removes in (False, True):
             PROJECT(dtype, most, removes)(
                 grid,

@@ -33,7 +33,7 @@ class Layout(NamedTuple):
         tiles = max(1, -(-k // most))
         columns = max(1, -(-k // tiles))
         rows = THREADS // columns // block_size * block_size
-        at_once = max(1, BLOCKS_A_PROCESSOR[k > 1] * processors(cupy.cuda.runtime.getDevice()) // tiles)
+        at_once = max(1, BLOCKS_A_PROCESSOR[k > 1] * processors() // tiles)
         grid = max(1, min(-(-n // rows), at_once)), tiles
         return cls(n, k, rows, columns, grid, struct(n, k, rows | columns << 32))
 
@@ -41,7 +41,7 @@ class Layout(NamedTuple):
     def of_waiting_blocks(cls, n: int, k: int, block_size: int) -> Layout:
         """One block a multiprocessor, of MANY threads, for blocks that wait for each other."""
         rows = MANY // k // block_size * block_size
-        grid = max(1, min(-(-n // rows), processors(cupy.cuda.runtime.getDevice()))), 1
+        grid = max(1, min(-(-n // rows), processors())), 1
         return cls(n, k, rows, k, grid, struct(n, k, rows | k << 32))
 
     def launch(self, kernel: cupy.cuda.Function, arguments: tuple[Any, ...], shared_mem: int = 0) -> None:

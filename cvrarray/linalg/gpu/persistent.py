@@ -225,7 +225,7 @@ def _parted(t: BBCSRTables, size: int) -> tuple[np.ndarray, partition.Partition]
     pointer = Lengths(t).slots
 
     def find() -> partition.Partition:
-        return partition.parted(pointer, t.shape[0], size, processors(cupy.cuda.runtime.getDevice()))
+        return partition.parted(pointer, t.shape[0], size, processors())
 
     return pointer, _PARTS.of(t.bin_rowptr, (t.shape[0], size), find)
 
@@ -243,7 +243,7 @@ def _of_cvr(t: CVRTables, state: State, kind: int) -> Persistent:
     n, size, dtype = t.shape[0], int(state.block_size), state.x.dtype
     n_units = -(-n // size)
     enough = max(1, -(-t.carry_row.size // (THREADS // WARP)))
-    blocks = min(processors(cupy.cuda.runtime.getDevice()), enough, n_units)
+    blocks = min(processors(), enough, n_units)
     first_row = np.minimum(np.arange(blocks + 1) * n_units // blocks * size, n)
     memory = SharedMemory(distinct.shared_bytes(t.distinct))
     rows = max(end - first for first, end in pairwise(first_row.tolist()))

@@ -44,7 +44,7 @@ def pays(system: System) -> bool:
     if not is_one_kernel or preconditioner_kind(system.preconditioner) == GIVEN:
         return True
     with system.device.use():
-        room = processors(cupy.cuda.runtime.getDevice()) * attribute("MaxSharedMemoryPerBlockOptin")
+        room = processors() * attribute("MaxSharedMemoryPerBlockOptin")
     return bool(system.matrix.nbytes + 4 * system.n * system.dtype.itemsize > SMALL * room)
 
 
