@@ -87,8 +87,7 @@ def extent(
     if unsorted or not is_inside:
         return numbers, not unsorted, None
     if is_sparse:
-        indptr = cupy.searchsorted(row, cupy.arange(n_rows + 1, dtype=row.dtype))
-        return numbers, True, looked_at(CSR(indptr, col, val, shape), wanted)
+        return numbers, True, looked_at(CSR(_offsets(row, n_rows), col, val, shape), wanted)
     return numbers, True, CSR(indptr, col, val, shape, _seen(looked, wanted))
 
 
@@ -118,8 +117,7 @@ def canonical(
         data = cupy.empty(n_places, val.dtype)
         SUM_RUNS(val.dtype)(blocks(n_places, BLOCK), (BLOCK,), (val, order, starts, np.int64(n_places), data))
         row, col = row[starts[:-1]], col[starts[:-1]]
-    indptr = cupy.searchsorted(row, cupy.arange(n_rows + 1, dtype=row.dtype))
-    return CSR(indptr, col, data, shape)
+    return CSR(_offsets(row, n_rows), col, data, shape)
 
 
 def _sums(of: sorting.Sorted, val: cupy.ndarray) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]:
@@ -177,7 +175,12 @@ def union(a: CSR, b: CSR, both: bool) -> tuple[cupy.ndarray, cupy.ndarray, cupy.
     if both:
         kept = cupy.flatnonzero(stored == 2)
         row, col, values = row[kept], col[kept], [value[kept] for value in values]
-    return cupy.searchsorted(row, cupy.arange(n_rows + 1, dtype=row.dtype)), col, *values
+    return _offsets(row, n_rows), col, *values
+
+
+def _offsets(row: cupy.ndarray, n_rows: int) -> cupy.ndarray:
+    """(n_rows + 1,) where each of the ascending rows begins."""
+    return cupy.searchsorted(row, cupy.arange(n_rows + 1, dtype=row.dtype))
 
 
 def row_of_nonzero(indptr: cupy.ndarray, indices: cupy.ndarray) -> cupy.ndarray:

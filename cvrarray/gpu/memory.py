@@ -18,9 +18,11 @@ def installed() -> int:
 
 
 def free(device: int) -> int:
-    """Bytes that can be allocated on a device: those of the driver, and those that CuPy's pool holds unused."""
+    """Bytes that CuPy may still allocate on a device: free there or in its pool, and under the pool's limit."""
     with cupy.cuda.Device(device):
-        return int(cupy.cuda.runtime.memGetInfo()[0]) + int(cupy.get_default_memory_pool().free_bytes())
+        pool = cupy.get_default_memory_pool()
+        found, limit = int(cupy.cuda.runtime.memGetInfo()[0]) + int(pool.free_bytes()), int(pool.get_limit())
+        return min(found, limit - int(pool.used_bytes())) if limit else found
 
 
 def together(*of: tuple[int | tuple[int, ...], Any]) -> list[cupy.ndarray]:

@@ -20,7 +20,7 @@ import cupy
 import numpy as np
 
 from ..core.tables import WARP, CVRTables
-from . import copied
+from . import copied, memory
 from .compiler import PRODUCTS, Kernel, Scratch, allowed, aside, blocks, processors, scaling, struct
 from .cvr_tables import n_slots
 from .shared_memory import THREADS, shared_memory
@@ -149,7 +149,7 @@ def product(
 
 def _too_little(t: CVRTables) -> str:
     """What the copy needs, what there is, and what to do."""
-    free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().free_bytes()
+    free = memory.free(cupy.cuda.runtime.getDevice())
     made, kept = WHILE_MADE * n_slots(t), (6 + _values(t).dtype.itemsize) * t.nnz
     return (
         f"CVR multiplies few long rows over many columns by a copy of their {t.nnz:,} nonzeros, which needs "

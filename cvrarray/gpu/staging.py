@@ -11,6 +11,8 @@ from typing import Any
 import cupy
 import numpy as np
 
+from . import memory
+
 
 class Staging:
     """Room for `hold` panels of up to `n_bytes`, each in its slot; see :class:`cvrarray.cpu.staging.Staging`."""
@@ -69,7 +71,5 @@ def seconds(marks: list[Any], origin: Any) -> list[float]:
 
 
 def free_memory() -> int:
-    """Bytes that CuPy may still allocate on the current device: free there or in its pool, and under the pool's limit."""
-    pool = cupy.get_default_memory_pool()
-    free = cupy.cuda.runtime.memGetInfo()[0] + pool.free_bytes()
-    return min(free, pool.get_limit() - pool.used_bytes()) if pool.get_limit() else free
+    """Bytes that may still be allocated on the current device."""
+    return memory.free(cupy.cuda.runtime.getDevice())
