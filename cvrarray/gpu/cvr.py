@@ -19,7 +19,6 @@ from .compiler import (
     SCALE,
     STORED,
     Kernel,
-    Struct,
     argument,
     blocks,
     scaling,
@@ -34,10 +33,9 @@ from .cvr_tables import (
     STEPS,
     as_struct,
     blocks_for_empty,
-    cuts,
+    cuts_of_chunks,
     n_slots,
     places,
-    spans,
     wave,
     waves,
 )
@@ -290,21 +288,13 @@ def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.
 
     n_for_empty = blocks_for_empty(t.empty_row.size, BLOCK)
     grid = (max(1, n_for_empty + -(-t.carry_row.size * WARP // BLOCK)),)
-    chunks, cuts_of_stream, n_empty = as_struct(t), _cuts(t, dtype), argument(np.int32(n_for_empty))
+    chunks, cuts_of_stream, n_empty = as_struct(t), cuts_of_chunks(t, dtype), argument(np.int32(n_for_empty))
 
     def plain(x, y, alpha, beta):
         found = multiply(update(alpha, beta))
         found(grid, (BLOCK,), (chunks, x, y, cuts_of_stream(), n_empty, *scaling(alpha, beta)[:2], next(turns)))
 
     return autotuned(n_slots(t), t.shape[1], plain, lambda: shared_memory.product(t, dtype, as_struct, cuts_of_stream))
-
-
-def _cuts(t: CVRTables, dtype: np.dtype) -> Callable[[], Struct]:
-    """A function that gives the kernel file's ``Cuts`` for a product on the current stream."""
-    if t.cut_row.size:
-        return cuts(t.carry_row.size, dtype, spans(t))
-    nothing = struct(*[None] * 3)
-    return lambda: nothing
 
 
 def numbers_pay(t: CVRTables) -> bool:

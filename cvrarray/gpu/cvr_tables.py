@@ -74,6 +74,14 @@ def cuts(n: int, dtype: np.dtype, span: cupy.ndarray | None) -> Callable[[], Str
     return PerStream(lambda: struct(span, cupy.zeros(n, np.uint32), cupy.zeros((2 * n, words), np.uint64))).get
 
 
+def cuts_of_chunks(t: CVRTables, dtype: np.dtype) -> Callable[[], Struct]:
+    """The same of a matrix."""
+    if t.cut_row.size:
+        return cuts(t.carry_row.size, dtype, spans(t))
+    nothing = struct(*[None] * 3)
+    return lambda: nothing
+
+
 def spans(t: CVRTables) -> cupy.ndarray:
     """(n_chunks + 1, 2) as the kernels' ``Cuts`` have it; some row is cut."""
     n_chunks, n_cut = t.carry_row.size, t.cut_row.size

@@ -7,7 +7,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from cvrarray.gpu.compiler import NULL, Kernel, attribute, constant
+from cvrarray.gpu.compiler import NULL, Kernel, allowed, attribute, constant
 from cvrarray.linalg.gpu.layout import MANY, VECTORS, Layout
 from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, IDENTITY, WORDS, State
 
@@ -26,14 +26,14 @@ class Advance:
         self._state, self._kernel = state, ADVANCE(state.x.dtype, kind)
         self._layout = layout = Layout.of_waiting_blocks(n, k, size)
         blocks = layout.grid[0]
-        driver, function = cupy.cuda.driver, self._kernel.ptr
-        own = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function)
+        driver = cupy.cuda.driver
+        own = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, self._kernel.ptr)
         most = attribute("MaxSharedMemoryPerBlockOptin") - own
         needed = 8 * WORDS * k + (MANY * itemsize if kind == BLOCKS else 0)
         self._rounds = -(-n // (layout.rows * blocks))
         self._kept = min(self._rounds, (most - needed) // (MANY * itemsize))
         self._shared = needed + self._kept * MANY * itemsize
-        driver.funcSetAttribute(function, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most)  # engines share it
+        allowed(self._kernel, most)
         self._words, self._marks = cupy.zeros(N_SUMS * blocks * k), cupy.zeros(blocks, np.uint32)
 
     @property

@@ -213,16 +213,13 @@ class Engine:
     def _not_finite(self, b: Any, x: Any, reasons: list[str]) -> list[str]:
         """The reasons, with b or x0 blamed where they are not finite."""
         bad_b, bad_x = (~cupy.isfinite(v.reshape(self._layout.n, -1)).all(axis=0).get() for v in (b, x))
-        return [
-            reason
-            if reason != solution.A_NOT_FINITE
-            else solution.B_NOT_FINITE
-            if bad_b[j]
-            else solution.X0_NOT_FINITE
-            if bad_x[j]
-            else reason
-            for j, reason in enumerate(reasons)
-        ]
+
+        def blamed(j: int, reason: str) -> str:
+            if reason != solution.A_NOT_FINITE:
+                return reason
+            return solution.B_NOT_FINITE if bad_b[j] else solution.X0_NOT_FINITE if bad_x[j] else reason
+
+        return [blamed(j, reason) for j, reason in enumerate(reasons)]
 
     def _begin(self, b: Any, first: bool) -> None:
         """``r = b - A x`` and ``p = M r`` for columns that begin, or that seem to be done; these go on if they are not."""

@@ -18,7 +18,7 @@ from cvrarray.core.tables import WARP, BBCSRTables, CVRTables, mask_dtype
 from cvrarray.cvr import CVRArray
 from cvrarray.gpu import bbcsr, bbcsr_tables, cvr, cvr_tables, distinct
 from cvrarray.gpu.bbcsr_lengths import Lengths
-from cvrarray.gpu.compiler import STORED, Kernel, Struct, attribute, processors, struct
+from cvrarray.gpu.compiler import STORED, Kernel, Struct, allowed, attribute, processors, struct
 from cvrarray.linalg.gpu import partition
 from cvrarray.linalg.gpu.layout import Layout
 from cvrarray.linalg.gpu.partition import SHARING_THREADS, THREADS
@@ -137,7 +137,7 @@ class Persistent:
         places: dict[str, int],
         sizes: tuple[int, int, int],
     ) -> None:
-        self._kernel, self._others, self._state = kernel, others, state
+        self._kernel, self._others, self._state = allowed(kernel, memory.size), others, state
         self._matrix, self._tables = matrix, _struct(matrix)
         self._blocks, self._threads, self._end = sizes
         size = {IDENTITY: 0, DIAGONAL: 1, BLOCKS: int(state.block_size)}[kind]
@@ -150,8 +150,6 @@ class Persistent:
         self._vectors: Any = None
         self._key: Any = None
         self._words = cupy.empty(WORDS_A_BLOCK * self._blocks, np.uint64)
-        most = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        cupy.cuda.driver.funcSetAttribute(kernel.ptr, most, memory.size)  # arrays share the kernel
 
     def take(self, matrix: BBCSRTables | CVRTables) -> bool:
         """Take a matrix of the same structure with other values; False if it is not one."""
@@ -249,5 +247,5 @@ def _of_cvr(t: CVRTables, state: State, kind: int) -> Persistent:
     rows = max(end - first for first, end in pairwise(first_row.tolist()))
     places = memory.place_vectors(rows, state, kind, None)
     kernel = CVR(distinct.kind(t.val, t.distinct), dtype, t.tail.dtype, t.n_lanes, t.cut_row.size > 0)
-    others = cvr._cuts(t, dtype)(), np.int64(n), cupy.asarray(first_row)
+    others = cvr_tables.cuts_of_chunks(t, dtype)(), np.int64(n), cupy.asarray(first_row)
     return Persistent(kernel, t, others, state, kind, memory, places, (blocks, THREADS, memory.free))
