@@ -84,14 +84,13 @@ class Jacobi(Preconditioner):
 
     def __init__(self, A: Any) -> None:
         self.device, self.shape = _device(A), (operators.check_square(A.shape),) * 2
-        self._places = Places(1)
         self.inverse = self._inverted(A)
         self.dtype = self.inverse.dtype
 
     def _inverted(self, A: Any) -> Any:
         xp = self.device.xp
         with self.device.use():
-            diagonal = self._places.values(A).reshape(-1)[: self.shape[0]]
+            diagonal = diagonal_blocks(A, 1).reshape(-1)[: self.shape[0]]
             bad = xp.flatnonzero((diagonal == 0) | ~xp.isfinite(diagonal))
             if bad.size:
                 row = int(bad[0])
@@ -130,16 +129,15 @@ class BlockJacobi(Preconditioner):
     def __init__(self, A: Any, block_size: int) -> None:
         self.device, self.shape = _device(A), (operators.check_square(A.shape),) * 2
         self.block_size = block_size
-        self._places = Places(block_size)
         self.inverse = self._inverted(A)
         self.dtype = self.inverse.dtype
-        self._workspace = Workspace(self.device, self._pads)
+        self._workspace = Workspace(self.device, self._padded)
         self._kernel: Any = None
 
     def _inverted(self, A: Any) -> Any:
         xp, size, n = self.device.xp, self.block_size, self.shape[0]
         with self.device.use():
-            blocks = self._places.values(A)
+            blocks = diagonal_blocks(A, size)
             blocks = blocks.astype(np.complex128 if blocks.dtype.kind == "c" else np.float64)
             beyond = len(blocks) * size - n
             if beyond:
@@ -147,9 +145,8 @@ class BlockJacobi(Preconditioner):
                 blocks[-1, own, own] = 1
             return inverses(blocks, xp).astype(operators.vector_dtype(A.dtype))
 
-    def _pads(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, Any]:
-        rows = len(self.inverse) * self.block_size
-        return tuple(self.device.xp.zeros((rows, *shape[1:]), dtype) for _ in range(2))
+    def _padded(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        return np.zeros((len(self.inverse) * self.block_size, *shape[1:]), dtype)
 
     def work(self, r: Any, out: Any) -> Any:
         """:meth:`apply` as calls of kernels, for loops in compiled code on a CPU; None where it consists of none."""
@@ -172,17 +169,12 @@ class BlockJacobi(Preconditioner):
 
             times_blocks(self.inverse, r, out)
             return out
-        xp, size, n = self.device.xp, self.block_size, self.shape[0]
-        to = out
-        if len(self.inverse) * size != n:
-            whole, to = self._workspace(out)
+        whole, n = r, self.shape[0]
+        if len(self.inverse) * self.block_size != n:
+            whole = self._workspace(out)
             whole[:n] = r
-            r = whole
-        product = xp.matmul(self.inverse.astype(r.dtype, copy=False), r.reshape(len(self.inverse), size, -1))
-        if to is out:
-            out[...] = product.reshape(out.shape)
-        else:
-            out[...] = product.reshape(to.shape)[:n]
+        product = np.matmul(self.inverse.astype(r.dtype, copy=False), whole.reshape(len(self.inverse), self.block_size, -1))
+        out[...] = product.reshape(whole.shape)[:n]
         return out
 
     def update(self, A: Any) -> None:
@@ -190,7 +182,7 @@ class BlockJacobi(Preconditioner):
 
     def astype(self, dtype: Any, into: Any = None) -> Any:
         cast = _cast(self, "inverse", dtype, into)
-        cast._workspace, cast._kernel = Workspace(self.device, cast._pads), None
+        cast._workspace, cast._kernel = Workspace(self.device, cast._padded), None
         return cast
 
 
@@ -198,28 +190,17 @@ class BlockJacobi(Preconditioner):
 _PLACES = Remembered()
 
 
-class Places:
-    """The blocks on the diagonal of arrays: where they lie is found once for each structure."""
-
-    def __init__(self, block_size: int) -> None:
-        self.block_size = block_size
-
-    def values(self, A: Any) -> Any:
-        """(n_blocks, block_size, block_size), 0 where nothing is stored."""
-        if not isinstance(A, FormatArray):
-            return _blocks_of(A, self.block_size)
-        xp, size = A._target.xp, self.block_size
-        slots = _PLACES.of(A._structure, size, lambda: structure.block_diagonal_slots(A, size))
-        if not A.nnz:
-            return xp.zeros(slots.shape, A.dtype)
-        return xp.where(slots >= 0, A._values_at(slots), A.dtype.type(0))
-
-
-def _blocks_of(A: Any, size: int) -> Any:
-    """The blocks of any matrix that has them."""
-    if isinstance(A, SparseArray):
-        return A.block_diagonal(size)
-    return operators.diagonal_source(A).block_diagonal(size)
+def diagonal_blocks(A: Any, size: int) -> Any:
+    """(n_blocks, size, size) on the diagonal of any matrix that has entries, 0 where nothing is stored. Where they lie is found
+    once for each structure.
+    """
+    if not isinstance(A, FormatArray):
+        return (A if isinstance(A, SparseArray) else operators.diagonal_source(A)).block_diagonal(size)
+    xp = A._target.xp
+    slots = _PLACES.of(A._structure, size, lambda: structure.block_diagonal_slots(A, size))
+    if not A.nnz:
+        return xp.zeros(slots.shape, A.dtype)
+    return xp.where(slots >= 0, A._values_at(slots), A.dtype.type(0))
 
 
 def _cast(one: Any, name: str, dtype: Any, into: Any) -> Any:
