@@ -5,9 +5,9 @@
 // need not wait until its part is visible before it counts as arrived: the one that adds polls the marks.
 template <class Y>
 struct Cuts {
-    // (n_chunks + 1, 2) of the row that begins before a chunk and ends in or after it: the first of its
+    // (n_chunks + 1, 2) of the row that begins before a chunk and ends in or after it: the first of its chunks and the one
+    // after its last; -1 where there is none
     const int* span;
-                      // chunks and the one after its last; -1 where there is none
     // (n_chunks,) at the first of its chunks, how many of a row's have finished; all 0 before and after
     uint32* arrived;
     // (2 n_chunks, WORDS) a chunk's part of the row that begins before it, and of the one that goes on after it
