@@ -1,5 +1,31 @@
 // Coordinates and CSRs that are not canonical: what they need before a conversion. csr_look.cu checks those that are.
 
+// Adds what threads have found to the host's words, once a block: atomics on one address wait for each other. `own` has
+// minima and maxima in turn. All threads of the block must call it.
+__device__ inline void report(const int64 (&own)[4], bool unsorted, bool sparse, int64* found) {
+    __shared__ int64 extremes[4];
+    __shared__ int flags[2];
+    if (threadIdx.x < 4) extremes[threadIdx.x] = 0;
+    if (threadIdx.x < 2) flags[threadIdx.x] = 0;
+    __syncthreads();
+    const int64 of_warp[4] = {warp_min(own[0]), warp_max(own[1]), warp_min(own[2]), warp_max(own[3])};
+    if (lane_id() == 0)
+        for (int i = 0; i < 4; i += 2) {
+            atomicMin(extremes + i, of_warp[i]);
+            atomicMax(extremes + i + 1, of_warp[i + 1]);
+        }
+    if (unsorted) flags[0] = 1;
+    if (sparse) flags[1] = 1;
+    __syncthreads();
+    if (threadIdx.x < 4 && extremes[threadIdx.x]) {
+        if (threadIdx.x % 2)
+            atomicMax(found + threadIdx.x, extremes[threadIdx.x]);
+        else
+            atomicMin(found + threadIdx.x, extremes[threadIdx.x]);
+    }
+    if (threadIdx.x < 2 && flags[threadIdx.x]) found[4 + threadIdx.x] = 1;
+}
+
 // csr_extent: the smallest and the largest row and column of coordinates, and 0 among them; found[4] = 1 where some place
 // does not come after the one before it, by row, then column. Where all do, indptr gets the offsets of their CSR, unless
 // found[5] = 1: too many rows are empty one after the other
@@ -50,29 +76,7 @@ __global__ void csr_extent(const R* row, const C* col, int64 n, int64 n_rows, in
             if (k == n - 1) begin_rows((int64)r[u] + 1, n_rows, n);
         }
     }
-    // once a block: atomics on one address wait for each other
-    __shared__ int64 extremes[4];
-    __shared__ int flags[2];
-    if (threadIdx.x < 4) extremes[threadIdx.x] = 0;
-    if (threadIdx.x < 2) flags[threadIdx.x] = 0;
-    __syncthreads();
-    const int64 of_warp[4] = {warp_min((int64)low_row), warp_max((int64)high_row), warp_min((int64)low_col),
-                              warp_max((int64)high_col)};
-    if (lane_id() == 0)
-        for (int i = 0; i < 4; i += 2) {
-            atomicMin(extremes + i, of_warp[i]);
-            atomicMax(extremes + i + 1, of_warp[i + 1]);
-        }
-    if (unsorted) flags[0] = 1;
-    if (sparse) flags[1] = 1;
-    __syncthreads();
-    if (threadIdx.x < 4 && extremes[threadIdx.x]) {
-        if (threadIdx.x % 2)
-            atomicMax(found + threadIdx.x, extremes[threadIdx.x]);
-        else
-            atomicMin(found + threadIdx.x, extremes[threadIdx.x]);
-    }
-    if (threadIdx.x < 2 && flags[threadIdx.x]) found[4 + threadIdx.x] = 1;
+    report({low_row, high_row, low_col, high_col}, unsorted, sparse, found);
 }
 
 // csr_sum_runs: out[i] = the sum of val[order[first[i]]] .. val[order[first[i + 1] - 1]], in that order. float16 is
