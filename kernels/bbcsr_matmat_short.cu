@@ -31,7 +31,6 @@ struct Tables {
 template <class C, class A, class Y, int V, int STRIDE>
 __device__ void add_short_row(const C* col, const Stored<A>* slot, const Opened<A>& values, const char* x, unsigned row_bytes,
                               Columns<Y, V, 1, STRIDE>& sum) {
-    constexpr unsigned PADDING = sizeof(C) == 2 ? 0xffffu : 0xffffffffu;
     Columns<Y, V, 1, STRIDE> of_x[SHORT];
     unsigned c[SHORT];
 #pragma unroll
@@ -40,12 +39,12 @@ __device__ void add_short_row(const C* col, const Stored<A>* slot, const Opened<
         c[step] = (unsigned)col[step * WARP];
         asm("" : "+r"(c[step]));  // all 32 bits from here on
         // padding loads the first row
-        asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(row) : "r"(c[step] == PADDING ? 0 : c[step]), "r"(row_bytes), "l"(x));
+        asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(row) : "r"(c[step] == PADDING<C> ? 0 : c[step]), "r"(row_bytes), "l"(x));
         of_x[step].vector[0] = cached(row);
     }
 #pragma unroll
     for (int step = 0; step < SHORT; ++step)
-        sum.add_product_unless(c[step] == PADDING, values.template decoded<Y>(slot[step * WARP]), of_x[step]);
+        sum.add_product_unless(c[step] == PADDING<C>, values.template decoded<Y>(slot[step * WARP]), of_x[step]);
 }
 
 // the rows of Y that a lane has of a bin: every WARP / G of them

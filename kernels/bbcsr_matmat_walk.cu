@@ -7,8 +7,6 @@
 #include "copies.cuh"
 
 constexpr int HELD = 16;  // bins whose tables a thread block holds
-template <class C>
-constexpr unsigned PADDING = 0xffffffffu >> 32 - 8 * sizeof(C);  // of columns as stored
 
 // Where thread blocks walk: the next piece is whichever comes first. `taken` counts pieces, for each tile; it wraps to 0 with
 // the last, so that it is 0 between products.

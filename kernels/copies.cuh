@@ -67,6 +67,10 @@ __device__ inline void before_copies() {
 #endif
 }
 
+// what stands for padding among columns of type C, as 32 bits
+template <class C>
+constexpr unsigned PADDING = 0xffffffffu >> 32 - 8 * sizeof(C);
+
 // where a bin lies in the tables; none has a negative length
 template <class I>
 struct Place {
