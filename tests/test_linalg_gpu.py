@@ -274,8 +274,6 @@ def test_history_and_start(loop, M, gpu):
     [
         ("A indefinite", solution.NOT_DEFINITE),
         ("A nan", solution.A_NOT_FINITE),
-        ("b inf", solution.B_NOT_FINITE),
-        ("x0 nan", solution.X0_NOT_FINITE),
         ("M negative", solution.M_NOT_DEFINITE),
         ("M zero", solution.M_SINGULAR),
         ("M nan", solution.M_NOT_FINITE),
@@ -284,16 +282,12 @@ def test_history_and_start(loop, M, gpu):
     ],
 )
 def test_ends(change, reason, loop, gpu):
-    S, b, x0, tolerance = definite(120, "float32"), right_side(120, "float32"), None, 1e-4
+    S, b, tolerance = definite(120, "float32"), right_side(120, "float32"), 1e-4
     M = preconditioner("jacobi", S, "float32")
     if change == "A indefinite":
         S = sp.csr_array(S - 3 * sp.diags_array(S.diagonal()))
     elif change == "A nan":
         S.data[17] = np.nan
-    elif change == "b inf":
-        b[3] = np.inf
-    elif change == "x0 nan":
-        x0 = np.full(120, np.nan, np.float32)
     elif change == "tolerance":
         tolerance = 1e-10
     elif change == "b zero":
@@ -305,7 +299,7 @@ def test_ends(change, reason, loop, gpu):
     elif change == "M nan":
         M.inverse[5] = np.nan
     engine = engine_for(BBCSRArray(S.astype(np.float32), block_size=1, device=gpu), M, loop=loop)
-    _, outcome = solve(engine, b, tolerance, x0=x0)
+    _, outcome = solve(engine, b, tolerance)
     assert outcome.reasons == [reason]
 
 

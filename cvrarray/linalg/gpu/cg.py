@@ -181,8 +181,6 @@ class Engine:
 
     def _to_tolerance(self, b: Any, x: Any, limit: int, callback: Callback | None) -> Outcome:
         words, reasons = self._until_all_end(b, limit, callback)
-        if solution.A_NOT_FINITE in reasons:
-            reasons = self._not_finite(b, x, reasons)
         _copy(self._state.x, x)
         history = self._state.history_until(int(words.iterations.max(initial=0)))
         return Outcome(words.iterations, words.norm, reasons, history)
@@ -209,17 +207,6 @@ class Engine:
                 self._begin(b, first=False)
             rounds, words = 1, state.read()
         return words, [ENDS[STAGNATION if reason == RUNNING else reason] for reason in words.reason]
-
-    def _not_finite(self, b: Any, x: Any, reasons: list[str]) -> list[str]:
-        """The reasons, with b or x0 blamed where they are not finite."""
-        bad_b, bad_x = (~cupy.isfinite(v.reshape(self._layout.n, -1)).all(axis=0).get() for v in (b, x))
-
-        def blamed(j: int, reason: str) -> str:
-            if reason != solution.A_NOT_FINITE:
-                return reason
-            return solution.B_NOT_FINITE if bad_b[j] else solution.X0_NOT_FINITE if bad_x[j] else reason
-
-        return [blamed(j, reason) for j, reason in enumerate(reasons)]
 
     def _begin(self, b: Any, first: bool) -> None:
         """``r = b - A x`` and ``p = M r`` for columns that begin, or that seem to be done; these go on if they are not."""
