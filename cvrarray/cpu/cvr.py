@@ -20,12 +20,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cvrarray.core.arrays import Run
 from cvrarray.core.distinct import pads_with_zero
 from cvrarray.core.tables import CSR, NARROW, SPLITS, THREES, WARP, CVRTables, Runs
 from cvrarray.cpu import decoding, distinct, simd, statistics
 from cvrarray.cpu.csr import offsets
 from cvrarray.cpu.products import locality, parts, tiling
-from cvrarray.cpu.products.scaling import Run, scaled
+from cvrarray.cpu.products.scaling import scaled
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import compiled, helper, inlined, kernel
 from cvrarray.cpu.runtime.team import Work

@@ -9,6 +9,7 @@ from functools import partial
 import cupy
 
 from cvrarray.core import clocks, devices
+from cvrarray.core.arrays import Run
 from cvrarray.core.timing import by_turns
 
 PREPARE_AT = 16  # the product at which the other way is set up, which costs what about 30 products save by it
@@ -16,8 +17,6 @@ LEAST_SLOTS = 1 << 22  # smaller matrices do not make up for the time that filli
 MOST_COLUMNS = 1 << 27  # each has a counter while the other way is set up
 WORTH_IT = 0.95  # of the plain product's time, which the other one may take at most
 SAMPLES, CALLS = 3, 4  # measurements, and calls in each: several in a row, so that the host's time does not count
-
-Run = Callable[..., None]
 
 
 def autotuned(n_slots: int, n_cols: int, plain: Run, prepare: Callable[[], Run | None]) -> Run:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cupy
 import numpy as np
 
 from ..core import sharing
+from ..core.arrays import Run
 from ..core.tables import CSR, WARP, BBCSRTables, Measured, Wanted, mask_dtype
 from . import bbcsr_columns, bbcsr_matmat, bbcsr_rows, distinct, left_in_l2, prefix, shared_memory, transposed
 from .autotune import autotuned
@@ -261,7 +262,7 @@ def _measured_with_holes(csr: CSR, block_size: int, n_bins: int) -> Measured:
     return Measured(csr.indptr, csr.indices, block_size, sums, col_base, n_values, n_narrow, True)
 
 
-def product(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
+def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
     """``run(x, y, alpha, beta)``, which does ``y = alpha * A @ x + beta * y`` on the current device and stream.
 
     `x` and `y` are contiguous and `dtype`, the product's, as are the scalars.
@@ -347,17 +348,17 @@ def numbers_pay(t: BBCSRTables) -> bool:
     return not is_far(t)
 
 
-def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> bbcsr_matmat.Run:
+def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Run:
     """See :func:`.bbcsr_matmat.product`."""
     return bbcsr_matmat.product(tables, dtype)
 
 
-def product_by_columns(tables: BBCSRTables, dtype: np.dtype) -> Callable[[int], bbcsr_columns.Run | None]:
+def product_by_columns(tables: BBCSRTables, dtype: np.dtype) -> Callable[[int], Run | None]:
     """A function of k: see :func:`.bbcsr_columns.product`."""
     return bbcsr_columns.product(tables, dtype, cache(lambda: schedule(tables, dtype.itemsize).sharers))
 
 
-def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
+def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Run:
     """``run(x, y, alpha, beta)``, which does ``y = alpha * A.T @ x + beta * y``; x (n_rows,) and y (n_cols,)."""
     t, size = tables, tables.block_size
     bins, grid = as_struct(t), blocks(t.col_base.size * WARP, BLOCK)

@@ -12,9 +12,9 @@ from functools import cache, partial
 
 import numpy as np
 
+from ..core.arrays import Run
 from ..core.tables import WARP, BBCSRTables, mask_dtype
 from . import distinct
-from .autotune import Run
 from .bbcsr_lengths import Lengths
 from .bbcsr_reads import lines_of_a_step
 from .bbcsr_tables import SHAPES, as_struct, mean_blocks, threads

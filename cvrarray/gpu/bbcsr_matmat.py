@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
+from ..core.arrays import Run
 from ..core.tables import WARP, BBCSRTables, mask_dtype
 from . import distinct, transposed, uneven_rows
-from .autotune import Run
 from .bbcsr_lengths import Lengths
 from .bbcsr_reads import reads_apart
 from .bbcsr_tables import SHAPES, as_struct, mean_blocks, n_slots, slot_bytes

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
 import cupy
 import numpy as np
 
+from ..core.arrays import Run
 from ..core.tables import CSR, SPLITS, WARP, CVRTables, Runs, Wanted
 from . import cvr_matmat, distinct, left_in_l2, long_rows, prefix, row_lanes, segments, shared_memory, transposed
-from .autotune import Run, autotuned
+from .autotune import autotuned
 from .compiler import (
     ACCUMULATE,
     NULL,
@@ -266,7 +266,7 @@ def _split_rows(indptr: cupy.ndarray, index: np.dtype, filled: int, n_filled: in
     return row_id, ptr, empty_row
 
 
-def product(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
+def product(tables: CVRTables, dtype: np.dtype) -> Run:
     """``run(x, y, alpha, beta)``, which does ``y = alpha * A @ x + beta * y`` on the current device and stream.
 
     `x` and `y` are contiguous and `dtype`, the product's, as are the scalars.
@@ -309,7 +309,7 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Run:
     return cvr_matmat.product(tables, dtype, rechunked)
 
 
-def product_transposed(tables: CVRTables, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
+def product_transposed(tables: CVRTables, dtype: np.dtype) -> Run:
     """``run(x, y, alpha, beta)``, which does ``y = alpha * A.T @ x + beta * y``; x (n_rows,) and y (n_cols,)."""
     t, n_cols = tables, tables.shape[1]
     chunks, grid = as_struct(t), blocks(t.carry_row.size * WARP, BLOCK)

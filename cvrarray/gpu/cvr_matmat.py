@@ -13,9 +13,9 @@ from typing import NamedTuple
 import cupy
 import numpy as np
 
+from ..core.arrays import Run
 from ..core.tables import WARP, CVRTables
 from . import distinct
-from .autotune import Run
 from .compiler import (
     ACCUMULATE,
     LINE,

@@ -17,6 +17,7 @@ import cupy
 import numpy as np
 
 from ..core import lanes
+from ..core.arrays import Run
 from ..core.tables import CSR, CVRTables
 from . import copied, left_in_l2, prefix
 from .compiler import NULL, PRODUCTS, Kernel, scaling, synchronize
@@ -69,9 +70,7 @@ class Layout:
                 break
 
 
-def product(
-    t: CVRTables, dtype: np.dtype, nonzeros: Callable[[], CSR]
-) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
+def product(t: CVRTables, dtype: np.dtype, nonzeros: Callable[[], CSR]) -> Run:
     """``run(x, y, alpha, beta)``, as that of ``gpu.cvr``; ``nonzeros()`` is the CSR of the slots' numbers, from 1."""
     threads, most = THREADS, THREADS * UNROLL[dtype.itemsize]
     layout, values = copied.prepared(t, ("long rows", most), lambda: Layout(nonzeros(), most), in_full=True)

@@ -18,6 +18,7 @@ import cupy
 import numpy as np
 
 from ..core import lanes
+from ..core.arrays import Run
 from ..core.tables import CSR, WARP, CVRTables
 from . import copied, distinct, left_in_l2, prefix
 from .compiler import STORED, Kernel, processors, scaling, struct, synchronize
@@ -117,9 +118,7 @@ class Layout:
         self.grid = (n + blocks_for_empty(n_empty, THREADS),)
 
 
-def product(
-    t: CVRTables, dtype: np.dtype, nonzeros: Callable[[], CSR]
-) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
+def product(t: CVRTables, dtype: np.dtype, nonzeros: Callable[[], CSR]) -> Run:
     """``run(x, y, alpha, beta)``, as that of ``gpu.cvr``; ``nonzeros()`` is the CSR of the slots' numbers, from 1."""
     own = slots(t, dtype)
     layout, values = copied.prepared(t, ("rows in lanes", own), lambda: Layout(t, nonzeros(), own), in_full=False)

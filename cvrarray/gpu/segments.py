@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
+from ..core.arrays import Run
 from ..core.tables import WARP, CVRTables
 from . import copied, memory
 from .compiler import PRODUCTS, Kernel, Scratch, allowed, aside, blocks, processors, scaling, struct
@@ -120,9 +121,7 @@ class Layout:
         self.struct = struct(part_of, ptr, n_rows, n_cols, of.n_segments, of.width, t.nnz)
 
 
-def product(
-    t: CVRTables, dtype: np.dtype, of: Cut, places: Callable[[], tuple[cupy.ndarray, cupy.ndarray]]
-) -> Callable[[cupy.ndarray, cupy.ndarray, Any, Any], None]:
+def product(t: CVRTables, dtype: np.dtype, of: Cut, places: Callable[[], tuple[cupy.ndarray, cupy.ndarray]]) -> Run:
     """``run(x, y, alpha, beta)``, as that of ``gpu.cvr``; ``places()`` are row and column of every slot.
 
     Raises

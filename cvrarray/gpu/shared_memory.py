@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
+from ..core.arrays import Run
 from ..core.tables import WARP, BBCSRTables, CVRTables, mask_dtype
 from . import distinct, left_in_l2, transposed
-from .autotune import Run
 from .compiler import (
     ACCUMULATE,
     NULL,

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
+from ..core.arrays import Run
 from .compiler import PRODUCTS, Kernel, PerStream, aside, blocks, constant, has_float_vectors, processors, struct, update
 
 COUNT, ADD = range(2)
@@ -17,8 +18,6 @@ TILE = constant("transposed.cuh", "TILE")  # columns that share a flag
 FLOATS_BELOW = 256  # entries of the longest column: four floats hold the sum of so few doubles
 BLOCK = 256
 BLOCKS_A_PROCESSOR = 8  # of kernels whose threads stride over their work
-
-Run = Callable[[Any, Any, Any, Any], None]
 
 #: Those of PRODUCTS whose sums are rounded: of floating-point numbers.
 ROUNDED = [(value, product) for value, product in PRODUCTS if np.dtype(product).kind in "fc"]

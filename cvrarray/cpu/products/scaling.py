@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-Run = Callable[[np.ndarray, np.ndarray, Any, Any], None]
+from cvrarray.core.arrays import Run
 
 
 def scaled(multiply: Callable[[np.ndarray, np.ndarray], None]) -> Run:

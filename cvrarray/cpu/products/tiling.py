@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from cvrarray.core.arrays import Run
 from cvrarray.core.tables import WARP
 from cvrarray.cpu import simd
-from cvrarray.cpu.products.scaling import Run, scaled
+from cvrarray.cpu.products.scaling import scaled
 from cvrarray.cpu.runtime.compiler import inlined
 
 SIZES = (1, 2, 3, 4, 8, 16, 32, 64)  #: columns of a tile: each size, for each dtype, is a kernel compiled when needed
