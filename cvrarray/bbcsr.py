@@ -84,23 +84,22 @@ class VectorCosts(NamedTuple):
     """Microseconds of ``A @ x`` on a GPU: see ``docs/decisions/0005``."""
 
     own_us: float
-    eight: float  # more with values of 8 bytes
     ramp: float  # until memory is as busy as it can be, which takes some RAMP_MB
     tables: float  # a megabyte of tables
-    longest: float  # a million nonzeros, for each power of e from the mean to the longest row
-    lines: float  # a million lines of x
-    #: These add as sides of a right angle: of a megabyte of tables, in blocks of 1 without padding, and of a million sectors;
+    vectors: float  # of x and y
+    cold: float  # of tables of a matrix that fits L2, but may not be there
+    sectors: float  # a million sectors of x
+    lines: float  # and lines
+    #: These add as sides of a right angle: of a megabyte of tables, in blocks of 1 without padding;
     streamed: float
-    sectors: float
     round: float  # of a round of loads: cvrarray.core.sharing
     holes: float  # where blocks have holes
-    stays: float  # megabytes of large tables that stay in L2 for the next product
 
 
 #: With blocks of 1, and larger ones.
 VECTOR_COSTS = (
-    VectorCosts(4.15, -0.424, 1.1, 0.161, 0, 3.75, 0.0649, 0, 0.547, 0, 9.26),
-    VectorCosts(3.86, 0, 2.2, 0, 0.232, 0, 0.21, 1.05, 0.445, 0.186, 0),
+    VectorCosts(3.83, 0.972, 0.0895, 0.153, 0.0494, 1.08, 2.57, 0.113, 0.525, 0),
+    VectorCosts(3.69, 1.84, 0, 0.196, 0.0342, 0, 0, 0.198, 0.56, 0.113),
 )
 RAMP_MB = 8.5
 BLOCK_FACTOR = 0.98  #: on a CPU, time over that of streaming with blocks of 2 or more, relative to blocks of 1
@@ -488,14 +487,11 @@ class BBCSRArray(FormatArray):
         tables, vectors, column = stats.table_bytes[name] / 1e6, sum(stats.shape) * item / 1e6, 4 - 2 * stats.narrow_columns
         blocks = _slots(stats.table_bytes[name], size, item, column) / (size * WARP * n_bins)
         rounds = sharing.least(sharing.Bins(n_bins, blocks, stats.row_max / size, size, item)).rounds
-        mean = max(1.0, stats.nnz / max(1, stats.shape[0] - stats.empty_rows))
-        alone = costs.own_us + costs.eight * (item >= 8) - costs.ramp * math.expm1(-(tables + vectors) / RAMP_MB)
-        stays = costs.stays if tables > fitted.LARGE * fitted.L2_BYTES / 1e6 else 0.0
-        alone += costs.holes * (stats.block_fill[size] > 1) + costs.tables * (tables - stays)
-        alone += costs.lines * stats.lines * millions + costs.longest * millions * math.log(max(1.0, stats.row_max / mean))
+        alone = costs.own_us - costs.ramp * math.expm1(-(tables + vectors) / RAMP_MB)
+        alone += (costs.tables + costs.cold * stats.fits_l2) * tables + costs.vectors * vectors
+        alone += costs.holes * (stats.block_fill[size] > 1) + (costs.sectors * stats.loads + costs.lines * stats.lines) * millions
         streamed = min(tables, millions * (item + column)) if size == 1 else tables
-        moved = costs.streamed * max(0.0, streamed - stays) + costs.sectors * stats.sectors * millions
-        return float(alone + math.hypot(moved, costs.round * rounds))
+        return float(alone + math.hypot(costs.streamed * streamed, costs.round * rounds))
 
     @classmethod
     def _microseconds_of_matrix(cls, name: str, stats: Any, device: str, of_vector: float, columns: int) -> float:

@@ -112,24 +112,32 @@ class VectorCosts(NamedTuple):
     """Microseconds of ``A @ x`` on a GPU: see ``docs/decisions/0005``."""
 
     own_us: float
-    eight: float  # more with values of 8 bytes
     length: float  # for each power of e of the mean row
-    empty: float  # where rows are empty, so that others are numbered
     tables: float  # a megabyte of tables, of lanes with the slots that rows leave empty
     vectors: float  # of x and y
-    longest: float  # a million nonzeros, for each power of e from the mean to the longest row
-    sectors: float  # a million sectors of x, which adds to the three before as the other side of a right angle
+    nonzeros: float  # a million nonzeros
+    longest: float  # the same, for each power of e from the mean to the longest row
+    sectors: float  # a million sectors of x
+
+
+class SharedCosts(NamedTuple):
+    """The same whichever way it goes."""
+
+    empty: float  # where rows are empty, so that others are numbered
+    cold: float  # a megabyte of tables of a matrix that fits L2, but may not be there
+    cut: float  # where thread blocks have parts of a row in lanes, and wait for one another
 
 
 #: Where it goes by chunks; where it goes row by row (:mod:`cvrarray.core.lanes`), by slots of a lane; and where rows have
 #: thread blocks of their own.
 VECTOR_COSTS = {
-    0: VectorCosts(6.4, -0.593, 0, 0, 0.27, 0.154, 0.228, 7.03),
-    4: VectorCosts(4.27, 0, 0, 0.588, 0.431, 0, 0, 5.64),
-    8: VectorCosts(3.0, 0.0691, 0.492, 0, 0.322, 0, 0, 6.62),
-    16: VectorCosts(4.93, 0, 0, 0, 0.332, 0, 0, 1.72),
+    0: VectorCosts(5.81, 0, 0.198, 0.267, 0.239, 0.169, 3.84),
+    4: VectorCosts(4.46, 0, 0.323, 0, 0, 0, 2.86),
+    8: VectorCosts(4.24, 0.0906, 0.28, 0, 0, 0, 3.05),
+    16: VectorCosts(4.6, 0, 0.266, 0, 0, 0, 2.26),
 }
-VECTOR_COSTS_OF_LONG_ROWS = VectorCosts(4.52, 0, 0, 0, 0.789, 0, 0, 0)
+VECTOR_COSTS_OF_LONG_ROWS = VectorCosts(4.53, 0, 0.553, 0, 0, 0, 0)
+VECTOR_COSTS_SHARED = SharedCosts(0.425, 0.0264, 0.626)
 LIKE_LINES = 32.0  #: So many times WARP rows need about as many sectors of x as WARP rows need lines.
 
 
@@ -495,19 +503,20 @@ class CVRArray(FormatArray):
             return streaming * (FACTOR_WAITING if item >= 8 and n_bytes > LARGE else FACTOR)
         n_rows, millions = stats.shape[0] - stats.empty_rows, stats.nnz / 1e6
         slots, mean = lanes.slots_of_products(stats.nnz, n_rows, item), max(1.0, stats.nnz / max(1, n_rows))
-        costs = VECTOR_COSTS[slots]
+        costs, shared, sectors = VECTOR_COSTS[slots], VECTOR_COSTS_SHARED, stats.loads
+        time = shared.empty * (stats.empty_rows > 0) + shared.cold * stats.fits_l2 * n_bytes / 1e6
         if lanes.has_long_rows(stats.shape[0], stats.nnz):
             costs = VECTOR_COSTS_OF_LONG_ROWS
         elif slots:
             n_bytes *= lanes.slots_a_nonzero(slots, mean, stats.row_max)
+            time += shared.cut * lanes.are_cut(slots, stats.row_max)
+        else:  # a chunk's rows: as few as WARP need their sectors, LIKE_LINES times as many about their lines
+            share = min(1.0, max(0.0, math.log(STEPS / mean) / math.log(LIKE_LINES)))
+            sectors = stats.loads ** (1 - share) * stats.lines**share
         spread = math.log(max(1.0, stats.row_max / mean))
-        moved = (costs.tables * n_bytes + costs.vectors * sum(stats.shape) * item) / 1e6
-        moved += costs.longest * spread * millions
-        # a chunk's rows: as few as WARP need their sectors, LIKE_LINES times as many about their lines
-        share = 0.0 if slots else min(1.0, max(0.0, math.log(STEPS / mean) / math.log(LIKE_LINES)))
-        gathered = costs.sectors * stats.sectors ** (1 - share) * stats.lines**share * millions
-        own_us = costs.own_us + costs.eight * (item >= 8) + costs.length * math.log(mean) + costs.empty * (stats.empty_rows > 0)
-        return float(own_us + math.hypot(moved, gathered))
+        time += costs.own_us + costs.length * math.log(mean)
+        time += (costs.nonzeros + costs.longest * spread + costs.sectors * sectors) * millions
+        return float(time + (costs.tables * n_bytes + costs.vectors * sum(stats.shape) * item) / 1e6)
 
     @classmethod
     def _for_columns(cls, csr: CSR, columns: int) -> dict[str, Any]:

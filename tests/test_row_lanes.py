@@ -20,6 +20,7 @@ from checks import (
 from scipy.sparse import csr_array
 
 from cvrarray import CVRArray
+from cvrarray.core.lanes import SPARE
 
 N_COLS = 90_001
 
@@ -85,7 +86,7 @@ def test_layout(longest, empty, dtype, gpu):
             continue
         number = np.searchsorted(start, at) - 1
         first, last = span[k]
-        assert cut_row[k] == filled[number] and start[number + 1] - start[number] > row_lanes.SPARE
+        assert cut_row[k] == filled[number] and start[number + 1] - start[number] > SPARE
         assert begin[first] <= start[number] < begin[first + 1]
         assert begin[last - 1] < start[number + 1] <= begin[last]
     assert layout.is_cut == (cut_row >= 0).any()

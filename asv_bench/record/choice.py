@@ -192,9 +192,7 @@ def times_of(case: dict[str, Any], columns: int, has_hint: bool = True) -> dict[
     """
     timed = case["columns"].get(str(columns), {})
     warm = timed.get("warm", {})
-    stats = known(case)
-    fits_l2 = machine.floor_bytes(stats, stats.dtype.itemsize) < fitted.L2_BYTES  # of the H200 that was measured on
-    cold = timed.get("cold", warm) if fits_l2 else warm
+    cold = timed.get("cold", warm) if known(case).fits_l2 else warm
     times = {name: math.sqrt(of_warm * cold[name]) for name, of_warm in warm.items()}
     longer = times.pop("cvr+", None)
     if longer is not None and (has_hint or "cvr" not in times):

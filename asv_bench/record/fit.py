@@ -29,14 +29,13 @@ from . import choice
 Place = tuple[ModuleType, str, Any]  # of constants: a module, a name in it, and a key of that, or None
 
 VECTOR: list[Place] = [(cvr, "VECTOR_COSTS", key) for key in cvr.VECTOR_COSTS]
-VECTOR += [(cvr, "VECTOR_COSTS_OF_LONG_ROWS", None), *((bbcsr, "VECTOR_COSTS", key) for key in range(len(bbcsr.VECTOR_COSTS)))]
+VECTOR += [(cvr, "VECTOR_COSTS_OF_LONG_ROWS", None), (cvr, "VECTOR_COSTS_SHARED", None)]
+VECTOR += [(bbcsr, "VECTOR_COSTS", key) for key in range(len(bbcsr.VECTOR_COSTS))]
 MATRIX: list[Place] = [(cvr, "MATRIX_COSTS", None), (bbcsr, "MATRIX_COSTS", None), (bbcsr, "SINGLE_COSTS", None)]
 
-#: Three errors are made small together. What the choice loses, MOST of it at most: the candidate of the least predicted time is
-#: the most probable one, others are so by powers of e for each SHARP of the logarithm. The ratios of times to the fastest
-#: one's, of candidates that take less than HOPELESS times as long, count RATIOS of that; times LEVEL of ratios, those of
-#: hopeless ones FAR of that. Errors of more than SCALE count less.
-SHARP, MOST, HOPELESS, RATIOS, LEVEL, FAR, SCALE = 0.035, 0.3, 1.3, 1.0, 0.3, 0.25, 0.05
+#: Errors of ratios of times to the fastest one's are made small, of candidates that take less than NEAR times as long; of
+#: times LEVEL of that, of those that take more than HOPELESS times as long FAR of it. Errors of more than SCALE count less.
+NEAR, LEVEL, HOPELESS, FAR, SCALE = 1.25, 0.2, 1.4, 0.25, 0.05
 
 
 class Cases:
@@ -61,7 +60,7 @@ class Cases:
         self.of_case, self.times, self.seeds = np.array(of_case), np.array(times), np.array(seeds)
         self.fastest = self._first(self.times)[self.of_case]
         self.ratios = self.times / self.times[self.fastest]
-        self.near = (self.ratios < HOPELESS) & (self.fastest != np.arange(self.times.size))
+        self.near = (self.ratios < NEAR) & (self.fastest != np.arange(self.times.size))
 
     def predicted(self) -> np.ndarray:
         """Microseconds, by the constants as they are."""
@@ -99,9 +98,8 @@ def put(place: Place, costs: Any) -> None:
 def fit(cases: Cases, counted: np.ndarray, places: list[Place]) -> None:
     """Put constants in their places that fit the candidates that are `counted`."""
     which = [(place, field) for place in places for field in get(place)._fields if getattr(get(place), field)]
-    weights = math.sqrt(RATIOS) * LEVEL * np.where(cases.ratios < 1.1 * HOPELESS, 1, FAR)[counted]
-    pairs, losses = cases.near & counted, np.minimum(np.log(cases.ratios), MOST)
-    _, of_case = np.unique(cases.of_case[counted], return_inverse=True)
+    weights = LEVEL * np.where(cases.ratios < HOPELESS, 1, FAR)[counted]
+    pairs = cases.near & counted
 
     def logarithms(constants: np.ndarray) -> np.ndarray:
         for (place, field), value in zip(which, constants, strict=True):
@@ -110,13 +108,10 @@ def fit(cases: Cases, counted: np.ndarray, places: list[Place]) -> None:
 
     def errors(constants: np.ndarray) -> np.ndarray:
         of_times = logarithms(constants)
-        of_ratios = of_times - of_times[cases.fastest]
-        shares = np.exp(-np.clip((of_ratios + np.log(cases.ratios))[counted] / SHARP, -300, 300))
-        lost = np.bincount(of_case, shares * losses[counted]) / np.bincount(of_case, shares)
-        return np.concatenate([weights * of_times[counted], math.sqrt(RATIOS) * of_ratios[pairs], np.sqrt(2 * lost)])
+        return np.concatenate([weights * of_times[counted], (of_times - of_times[cases.fastest])[pairs]])
 
     begin = np.array([getattr(get(place), field) for place, field in which])
-    found = optimize.least_squares(errors, begin, x_scale=np.abs(begin), loss="soft_l1", f_scale=SCALE, max_nfev=20)
+    found = optimize.least_squares(errors, begin, x_scale=np.abs(begin), loss="soft_l1", f_scale=SCALE, max_nfev=40)
     logarithms(found.x)
 
 

@@ -40,6 +40,10 @@ CALL_US = {"cuda": 0.0, "cpu": 1.3}
 HOPELESS = 3.0
 
 
+#: Bytes of an H200's L2 cache. Constants were fitted to times of matrices that fit it half of which are cold.
+L2_BYTES = 60 << 20
+
+
 class Statistics(NamedTuple):
     """Statistics by which a format is chosen. Row lengths count stored entries.
 
@@ -90,6 +94,22 @@ class Statistics(NamedTuple):
     narrow_columns: float = 1.0
     sectors: float = 0.0
     lines: float = 0.0
+
+    @property
+    def fits_l2(self) -> bool:
+        """Whether a CSR, x and y fit an H200's L2 cache: where a product finds what the last one has left of them."""
+        item, (n_rows, n_cols) = self.dtype.itemsize, self.shape
+        return bool(self.nnz * (item + 4) + 4 * (n_rows + 1) + item * (n_rows + n_cols) < L2_BYTES)
+
+    @property
+    def loads(self) -> float:
+        """Different 32 bytes of x in bins of 32 rows, over nonzeros: 8 columns of 4 bytes each, as `sectors` are. Of other
+        entries they follow from how much fewer lines are, which have 8 times as many columns.
+        """
+        if not self.lines:
+            return 0.0
+        doublings = math.log2(self.dtype.itemsize / 4)
+        return float(min(1.0, self.sectors * (self.sectors / self.lines) ** (doublings / 3)))
 
 
 class Plan(NamedTuple):

@@ -13,6 +13,9 @@ MOST_SLOTS, MANY_SLOTS_FROM = 16, 40
 #: SMALL; nonzeros of a block, and the most blocks of all rows: some six times as many as an H200 holds at once.
 LONG, SMALL, A_BLOCK, MOST_BLOCKS = 192, 1 << 22, 1024, 6000
 
+#: Lanes that a part of rows in turn may leave empty before a row, so as not to cut it; on average they are.
+SPARE = 8
+
 #: Rows are even, all but some, where the longest one has less than so many times the nonzeros of the average.
 EVEN = 1.05
 
@@ -44,3 +47,10 @@ def slots_a_nonzero(slots: int, mean: float, longest: int) -> float:
     the slots but one.
     """
     return slots * -(-longest // slots) / mean if longest < EVEN * mean else 1 + (slots - 1) / (2 * mean)
+
+
+def are_cut(slots: int, longest: int) -> float:
+    """Whether rows are cut between thread blocks of lanes with so many slots: 0 up to SPARE lanes a row, as then all begin with
+    one, and 1 from twice as many on, where some block surely ends within a row.
+    """
+    return min(1.0, max(0.0, longest / slots / SPARE - 1))

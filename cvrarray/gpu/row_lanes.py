@@ -27,8 +27,6 @@ from .look import host
 from .memory import together
 
 THREADS = 128
-#: Lanes that a part may leave empty before a row, so as not to cut it; on average they are.
-SPARE = 8
 #: Thread blocks, for each multiprocessor, up to which a lane should have all loads of x under way at once, by its slots and
 #: the product's item size: with so many registers a multiprocessor holds no more of them. Few slots need none for that.
 AT_ONCE = {(8, 4): math.inf, (lanes.MOST_SLOTS, 4): 6, (8, 8): 8}
@@ -58,7 +56,7 @@ FILL = Kernel(
         for index, slots in (("int32", 8), ("int32", lanes.MOST_SLOTS), ("int64", 4))
         for column in ("uint16", index)
     ],
-    lambda column, index, slots: (column, index, slots, THREADS, SPARE),
+    lambda column, index, slots: (column, index, slots, THREADS, lanes.SPARE),
 )
 
 
@@ -93,7 +91,7 @@ class Layout:
         pointer, numbers = host()
         start = prefix.parts(nonzeros.indptr, self.slots, 0, pointer)  # lanes
         synchronize()
-        self.n_parts = n = -(-int(numbers[0]) // (THREADS - SPARE))
+        self.n_parts = n = -(-int(numbers[0]) // (THREADS - lanes.SPARE))
         self.source, ends, base, row, cut_row, self.span = together(
             (n * THREADS * self.slots, np.int32),
             (n * THREADS // WARP, np.uint64),
