@@ -489,7 +489,8 @@ class BBCSRArray(FormatArray):
         rounds = sharing.least(sharing.Bins(n_bins, blocks, stats.row_max / size, size, item)).rounds
         alone = costs.own_us - costs.ramp * math.expm1(-(tables + vectors) / RAMP_MB)
         alone += (costs.tables + costs.cold * stats.fits_l2) * tables + costs.vectors * vectors
-        alone += costs.holes * (stats.block_fill[size] > 1) + (costs.sectors * stats.loads + costs.lines * stats.lines) * millions
+        alone += (costs.sectors * stats.loads + costs.lines * stats.lines) * millions
+        alone += costs.holes * (stats.block_fill[size] > 1)
         streamed = min(tables, millions * (item + column)) if size == 1 else tables
         return float(alone + math.hypot(costs.streamed * streamed, costs.round * rounds))
 
