@@ -71,7 +71,7 @@ from .array import encoding
 from .array.blocks import expanded
 from .array.format import FormatArray, Sample, are_csrs_at_hand, chained, joined, offsets
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
-from .core import devices, extensions, fitted, sharing
+from .core import devices, extensions, sharing, wide
 from .core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, Blocks, Wanted
 from .input import coercion
 
@@ -104,36 +104,6 @@ VECTOR_COSTS = (
 RAMP_MB = 8.5
 BLOCK_FACTOR = 0.98  #: on a CPU, time over that of streaming with blocks of 2 or more, relative to blocks of 1
 
-
-class MatrixCosts(NamedTuple):
-    """Microseconds of ``A @ X`` on a GPU with blocks of 2 or more: see ``docs/decisions/0005``."""
-
-    own_us: float
-    entries: float  # a megabyte of tables but for padding
-    padding: float  # a megabyte of padding
-    nonzeros: float  # a million nonzeros,
-    by_size: float  # and that for each row of a block
-    rows_of_x: float  # a megabyte of rows of X, one for each column of a stored block
-    products: float  # a megabyte of what stored blocks are multiplied by
-    both: float  # a megabyte of X and Y
-
-
-class SingleCosts(NamedTuple):
-    """The same with single columns."""
-
-    own_us: float
-    entries: float  # a megabyte of tables but for padding
-    padding: float  # a megabyte of padding
-    nonzeros: float  # a million nonzeros
-    rows_of_x: float  # a megabyte of rows of X, one for each nonzero
-    uneven: float  # the share of that for each slot of padding a nonzero, up to MOST_UNEVEN
-    few: float  # more for a megabyte of them, for each time that multiprocessors outnumber bins
-    both: float  # a megabyte of X and Y
-    step: float  # an entry of the longest row
-
-
-MATRIX_COSTS = MatrixCosts(7.29, 0.235, 0.173, 0.271, 0.106, 0.056, 0.0153, 0.173)
-SINGLE_COSTS, MOST_UNEVEN = SingleCosts(7.01, 0.323, 0.177, 0.0722, 0.0543, 0.289, 0.011, 0.22, 0.0006), 3
 SAME_BLOCKS = "3: rows of one block row have the same blocks"  #: of all rows, and where two bins meet
 
 
@@ -498,17 +468,8 @@ class BBCSRArray(FormatArray):
     def _microseconds_of_matrix(cls, name: str, stats: Any, device: str, of_vector: float, columns: int) -> float:
         if device != "cuda":
             return super()._microseconds_of_matrix(name, stats, device, of_vector, columns)
-        size, item = cls._variant_keywords(name.removeprefix(cls.format))["block_size"], stats.dtype.itemsize
-        n_bytes, width = stats.table_bytes[name], columns * item / 1e6
-        slots = _slots(n_bytes, size, item)
-        if size == 1:
-            return _of_single_columns(stats, n_bytes / 1e6, slots / max(1, stats.nnz), width)
-        costs, stored = MATRIX_COSTS, stats.nnz * stats.block_fill[size]
-        entries = min(n_bytes, stored * (item + 2.5 / size)) / 1e6
-        moved = costs.entries * entries + costs.padding * (n_bytes / 1e6 - entries)
-        moved += (costs.nonzeros + costs.by_size * size) * stats.nnz / 1e6
-        moved += ((costs.rows_of_x / size + costs.products) * stored + costs.both * sum(stats.shape)) * width
-        return float(costs.own_us + moved)
+        size = cls._variant_keywords(name.removeprefix(cls.format))["block_size"]
+        return wide.microseconds(wide.Matrix(stats, stats.table_bytes[name], size, columns))
 
     @classmethod
     def _why(cls, name: str, stats: Any) -> str:
@@ -518,20 +479,7 @@ class BBCSRArray(FormatArray):
         return f"{size} x {size} blocks hold {stats.block_fill[size]:.2f} entries a nonzero"
 
 
-def _of_single_columns(stats: Any, tables: float, fill: float, width: float) -> float:
-    """Microseconds of ``A @ X`` on a GPU with single columns: `tables` and `width`, of a row of X, in megabytes, `fill` slots a
-    nonzero.
-    """
-    costs, entries = SINGLE_COSTS, tables / max(1.0, fill)
-    n_bins = max(1.0, stats.shape[0] / WARP)
-    rows_of_x = costs.rows_of_x * (1 + costs.uneven * min(MOST_UNEVEN, max(0.0, fill - 1)))
-    rows_of_x += costs.few * max(0.0, fitted.PROCESSORS / n_bins - 1)
-    moved = costs.entries * entries + costs.padding * (tables - entries) + costs.nonzeros * stats.nnz / 1e6
-    moved += (rows_of_x * stats.nnz + costs.both * sum(stats.shape)) * width
-    return float(costs.own_us + math.hypot(moved, costs.step * stats.row_max))
-
-
-def _slots(n_bytes: int, block_size: int, itemsize: int, column: float = 2) -> float:
+def _slots(n_bytes: int, block_size: int, itemsize: int, column: float) -> float:
     """Slots of tables of so many bytes, `column` bytes of each column, where most blocks have holes."""
     return n_bytes / (itemsize + (column + (block_size > 1)) / block_size)
 

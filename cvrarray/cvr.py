@@ -90,7 +90,7 @@ import numpy as np
 from .array import encoding
 from .array.format import FormatArray, Sample, chained, joined, offsets
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
-from .core import devices, lanes
+from .core import devices, lanes, wide
 from .core.tables import CSR, SPLITS, WARP, CVRTables, Runs, Wanted
 from .input import coercion
 
@@ -139,21 +139,6 @@ VECTOR_COSTS = {
 VECTOR_COSTS_OF_LONG_ROWS = VectorCosts(4.53, 0, 0.553, 0, 0, 0, 0)
 VECTOR_COSTS_SHARED = SharedCosts(0.425, 0.0264, 0.626)
 LIKE_LINES = 32.0  #: So many times WARP rows need about as many sectors of x as WARP rows need lines.
-
-
-class MatrixCosts(NamedTuple):
-    """Microseconds of ``A @ X`` on a GPU: see ``docs/decisions/0005``."""
-
-    own_us: float
-    tables: float  # a megabyte of tables
-    nonzeros: float  # a million nonzeros
-    rows_of_x: float  # a megabyte of rows of X, one for each nonzero
-    beyond: float  # more for one that L2 does not hold
-    both: float  # a megabyte of X and Y
-
-
-MATRIX_COSTS = MatrixCosts(8.29, 0.293, 0.414, 0.06, 0.0324, 0.183)
-IN_L2 = 40.0  #: megabytes of X that a GPU's L2 cache holds beside the tables that stream through it
 
 
 class Chunk(NamedTuple):
@@ -532,10 +517,7 @@ class CVRArray(FormatArray):
     def _microseconds_of_matrix(cls, name: str, stats: Any, device: str, of_vector: float, columns: int) -> float:
         if device != "cuda":
             return super()._microseconds_of_matrix(name, stats, device, of_vector, columns)
-        costs, width = MATRIX_COSTS, columns * stats.dtype.itemsize / 1e6
-        rows_of_x = costs.rows_of_x + costs.beyond * max(0.0, 1 - IN_L2 / max(IN_L2, stats.shape[1] * width))
-        moved = (rows_of_x * stats.nnz + costs.both * sum(stats.shape)) * width
-        return float(costs.own_us + (costs.tables * stats.table_bytes[name] + costs.nonzeros * stats.nnz) / 1e6 + moved)
+        return wide.microseconds(wide.Matrix(stats, stats.table_bytes[name], 0, columns))
 
     @classmethod
     def _why(cls, name: str, stats: Any) -> str:

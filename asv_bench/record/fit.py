@@ -22,6 +22,7 @@ from scipy import optimize
 
 from cvrarray import bbcsr, cvr
 from cvrarray.choice import model
+from cvrarray.core import wide
 
 from . import choice
 
@@ -30,7 +31,7 @@ Place = tuple[ModuleType, str, Any]  # of constants: a module, a name in it, and
 VECTOR: list[Place] = [(cvr, "VECTOR_COSTS", key) for key in cvr.VECTOR_COSTS]
 VECTOR += [(cvr, "VECTOR_COSTS_OF_LONG_ROWS", None), (cvr, "VECTOR_COSTS_SHARED", None)]
 VECTOR += [(bbcsr, "VECTOR_COSTS", key) for key in range(len(bbcsr.VECTOR_COSTS))]
-MATRIX: list[Place] = [(cvr, "MATRIX_COSTS", None), (bbcsr, "MATRIX_COSTS", None), (bbcsr, "SINGLE_COSTS", None)]
+MATRIX: list[Place] = [(wide, "COSTS", kernel) for kernel in wide.COSTS]
 
 #: Errors of ratios of times to the fastest one's are made small, of candidates that take less than NEAR times as long; of
 #: times LEVEL of that, of those that take more than HOPELESS times as long FAR of it. Errors of more than SCALE count less.

@@ -1,0 +1,161 @@
+"""What ``A @ X`` takes on a GPU, by the kernel that multiplies: for the choice of a format.
+
+A row of X comes from L2 for each nonzero, or for each column of a stored block, and from L1 where neighbouring rows of A share
+it. Kernels differ in what that costs, so the constants are theirs: see ``docs/decisions/0005-choice-of-format.md``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from .fitted import PROCESSORS
+from .tables import WARP
+
+#: Megabytes that an H200's L2 cache holds beside what streams through it; of X, from which it does not hold all; of X, of which
+#: L1 caches hold half.
+IN_L2, MUCH_OF_X, IN_L1 = 40.0, 20.0, 2.0
+APART = 0.8  #: Sectors over nonzeros of bins whose rows read other lines of X each
+
+
+class Costs(NamedTuple):
+    """Microseconds of ``A @ X``; megabytes are of A's tables, of X and of Y."""
+
+    own_us: float
+    longest: float  # for the square root of the longest row
+    uneven: float  # for each power of e from the mean to the longest row
+    tables: float  # a megabyte of them without padding
+    padding: float  # a megabyte of rows of X, one for each slot that holds no entry
+    sectors: float  # a million sectors of a column of X that bins need
+    rows: float  # a megabyte of rows of X, one for each column of a stored block
+    begun: float  # the square root of a megabyte of them, for each slot: until loads are under way
+    apart: float  # a megabyte of those that neighbouring rows of A do not share, where L1 would not hold all of X
+    beyond: float  # a megabyte of those that are far apart, where L2 does not hold all of X
+    both: float  # a megabyte of X and Y
+    spilled: float  # a megabyte of all that L2 does not hold
+    narrow: float = 0.0  # a million entries, for each time that blocks have more columns than X has vectors a row, but one
+    holes: float = 0.0  # a megabyte of rows of X, one for each entry of blocks with holes
+
+
+#: By the kernel that multiplies: CVR's three; those of BBCSR with single columns, and with larger blocks.
+COSTS = {
+    "cvr": Costs(5.69, 0.038, 0.36, 0.101, 0.058, 4.97, 0.047, 0.315, 0, 0.12, 0.017, 0.166),
+    "cvr long rows": Costs(5.8, 0.033, 0.34, 0.246, 0.253, 0.562, 0.044, 0, 0.035, 0.068, 0.076, 0.262),
+    "cvr warps": Costs(3.6, 0.0053, 0.163, 0.102, 0, 0, 0.051, 0.556, 0.011, 0.113, 0, 0.255),
+    "rows": Costs(2.46, 0.139, 0.925, 0.16, 0.029, 3.22, 0.033, 0.512, 0.029, 0.092, 0.094, 0.113),
+    "rows cut": Costs(3.67, 0.072, 0, 0.331, 0.015, 5.54, 0.066, 0.206, 0.018, 0.113, 0.067, 0.012),
+    "turns": Costs(0.717, 0, 0, 0.243, 0.084, 3.09, 0.026, 0.143, 0.045, 0.053, 0.247, 0),
+    "walk": Costs(0, 2.04, 0, 0.277, 0.085, 0, 0.028, 0, 0.068, 0.041, 0.091, 0.075),
+    "copies": Costs(4.04, 0, 0, 0.117, 0, 3.63, 0, 0.406, 0, 0.088, 0.331, 0),
+    "blocks": Costs(3.29, 0.127, 0.883, 0.136, 0.029, 2.13, 0.046, 0.272, 0.09, 0, 0.092, 0.107, 0.191, 0.0033),
+    "uneven blocks": Costs(3.97, 0.013, 0.422, 0.176, 0, 0, 0.053, 0.533, 0.168, 0.446, 0, 0.174, 0.33, 0.0051),
+    "blocks in turns": Costs(3.22, 0, 1.69, 0.197, 0, 1.83, 0.052, 0.692, 0, 0, 0.208, 0, 0, 0.055),
+    "blocks staged": Costs(4.27, 0.0066, 1.67, 0.107, 0.026, 9.04, 0.067, 0.168, 0.074, 0.0029, 0.122, 0.1, 0.249),
+}
+
+
+class Matrix(NamedTuple):
+    """What is known of one in some format."""
+
+    stats: Any  # a cvrarray.Statistics
+    n_bytes: int  # of the format's tables
+    block_size: int  # 0: CVR
+    columns: int  # of X
+
+    @property
+    def itemsize(self) -> int:
+        size: int = self.stats.dtype.itemsize
+        return size
+
+    @property
+    def stored(self) -> float:
+        """Entries of the blocks that are stored."""
+        return float(self.stats.nnz * (self.stats.block_fill[self.block_size] if self.block_size > 1 else 1.0))
+
+    @property
+    def slots(self) -> float:
+        """The same with padding, or what else tables hold."""
+        size = max(1, self.block_size)
+        each = self.itemsize + (4 - 2 * self.stats.narrow_columns + (size > 1)) / size
+        return float(max(self.stored, self.n_bytes / each))
+
+
+def microseconds(of: Matrix) -> float:
+    """Of ``A @ X``, by the model."""
+    stats, costs, size = of.stats, COSTS[kernel(of)], max(1, of.block_size)
+    row, stored = of.columns * of.itemsize / 1e6, of.stored
+    n_rows, n_cols = stats.shape
+    x, both = n_cols * row, (n_rows + n_cols) * row
+    rows = stored / size * row
+    mean = max(1.0, stats.nnz / max(1, n_rows - stats.empty_rows))
+    entries = min(of.n_bytes, stored * (of.itemsize + (4 - 2 * stats.narrow_columns) / size)) / 1e6
+    apart = min(1.0, stats.sectors * size) * x / (x + IN_L1)
+    beyond = min(1.0, stats.lines * size) * max(0.0, 1 - MUCH_OF_X / max(MUCH_OF_X, x))
+    return float(
+        costs.own_us
+        + costs.longest * math.sqrt(stats.row_max)
+        + costs.uneven * math.log(max(1.0, stats.row_max / mean))
+        + costs.tables * entries
+        + costs.padding * (of.slots - stored) * row
+        + costs.sectors * stats.sectors * stats.nnz / 1e6
+        + (costs.rows + costs.apart * apart + costs.beyond * beyond) * rows
+        + costs.begun * math.sqrt(stored * row)
+        + costs.both * both
+        + costs.spilled * max(0.0, both + of.n_bytes / 1e6 - IN_L2)
+        + costs.narrow * stored / 1e6 * max(0.0, size / max(1.0, row * 1e6 / 16) - 1)
+        + costs.holes * (stored > stats.nnz) * stored * row
+    )
+
+
+def kernel(of: Matrix) -> str:
+    """The one that multiplies, where X is in C order and begins at a multiple of 16 bytes: as :mod:`cvrarray.gpu.bbcsr_matmat`
+    and :mod:`cvrarray.gpu.cvr_matmat` choose, as far as statistics tell.
+    """
+    return _of_chunks(of) if not of.block_size else _of_single_columns(of) if of.block_size == 1 else _of_blocks(of)
+
+
+def _of_chunks(of: Matrix) -> str:
+    line = of.columns * of.itemsize
+    if line >= 128 and of.stats.nnz >= 12 * of.stats.shape[0] and (line < 512 or of.stats.nnz < 1_500_000):
+        return "cvr long rows"
+    return "cvr warps" if line >= 512 else "cvr"
+
+
+def _of_single_columns(of: Matrix) -> str:
+    stats, slots = of.stats, of.slots
+    n_bins = max(1.0, stats.shape[0] / WARP)
+    vectors, n_steps = of.columns * of.itemsize / 16, slots / (WARP * n_bins)
+    is_late = stats.row_max * 16 * PROCESSORS * WARP > 2 * slots
+    x = stats.shape[1] * of.columns * of.itemsize / 1e6
+    if vectors >= 16 and x >= IN_L2 and stats.shape[1] <= 1_200_000 and slots <= 2 * stats.nnz and stats.sectors >= APART:
+        if not is_late:
+            return "turns"
+    is_even = slots <= 1.25 * stats.nnz
+    if is_even and min(stats.shape) >= 150_000 and stats.row_max <= 32 and vectors in (8, 16, 32, 64):
+        if stats.narrow_columns == 1 or stats.shape[1] <= 300_000:
+            return "walk"
+    if n_bins >= 12_000 and stats.row_max <= 8 and vectors <= 4 and of.itemsize + (2 if stats.narrow_columns == 1 else 6) <= 11:
+        return "copies"
+    most = 4 if not is_even else 8 if stats.row_max <= 8 or n_steps > 16 else 16
+    if not is_late and n_bins >= 12_000 and vectors <= most:
+        return "turns"
+    share = slots * 16 / (16 * WARP * PROCESSORS)
+    return "rows cut" if stats.row_max > max(64, min(2 * n_steps, max(1024, share))) else "rows"
+
+
+def _of_blocks(of: Matrix) -> str:
+    stats, size = of.stats, of.block_size
+    block_rows = max(1.0, stats.shape[0] / size)
+    vectors = max(1, of.columns * of.itemsize // 16)
+    few = vectors == 1 and stats.shape[0] < 2000 * WARP
+    lanes = 2 if few else min(16, 1 << (vectors - 1).bit_length())
+    if lanes < 2:
+        return "blocks in turns"
+    mean, longest = of.slots / size**2 / block_rows, stats.row_max / size
+    threads, enough, sharers = block_rows * lanes, 16 * WARP * PROCESSORS, 1
+    while 2 * sharers * lanes <= WARP and 2 * sharers * threads <= enough and 4 * sharers <= mean:
+        sharers *= 2
+    is_uneven = longest > sharers * max(8, 2 * mean * threads / enough)
+    if size == 6 and of.itemsize == 8 and stats.block_fill[size] == 1 and lanes >= 4 and not is_uneven:
+        return "blocks staged"
+    return "uneven blocks" if is_uneven else "blocks"
