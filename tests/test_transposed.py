@@ -21,6 +21,7 @@ from checks import (
     put,
     rarely,
 )
+from scipy.sparse import coo_array
 from test_matmat import PAIRS, VARIED, matrix
 
 import cvrarray
@@ -217,6 +218,24 @@ def test_copy_converts(build, name, device):
     assert type(made) is type(A)
     made.check()
     assert_same_csr(made.to_scipy(), transposed(csr))
+
+
+@BUILD
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_long_row_after_31_short_ones(build, dtype, device):
+    """cuSPARSE gives some of its entries to the rows after it."""
+    rng = np.random.default_rng(1)
+    row = np.concatenate([np.full(52_243, 31), rng.integers(0, 93, 186)])
+    col = np.concatenate([np.arange(52_243), rng.integers(0, 52_243, 186)])
+    csr = coo_array((rng.integers(1, 9, row.size).astype(dtype), (row, col)), shape=(93, 52_243)).tocsr()
+    A, expected = build(csr, device), transposed(csr)
+    assert_same_csr(A.T.copy().tocsr(), expected)
+    csc = A.tocsc()
+    assert csc.format == "csc"
+    assert_same_csr(csc.T, expected)
+    assert_same_csr(cvrarray.CVRArray(csc, device=device).tocsr(), csr)
+    x = matrix(93, 16, dtype)
+    np.testing.assert_array_equal(get(A.T @ put(x, device)), expected @ x)
 
 
 @BUILD

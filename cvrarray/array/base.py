@@ -1251,6 +1251,8 @@ class SparseArray(Names):
             raise TypeError("sparse.GCXS holds no float16 values. Use astype('float32') first, or asformat('coo')")
         if format in ("coo", "gcxs", "dok"):
             return self.tocoo().asformat(format)
+        if format == "csc" and self._target.kind == "cuda":  # CuPy would have cuSPARSE transpose: see gpu/csr.py
+            return self.T.tocsr().T
         if format in ("csr", "csc", "bsr", "dia", "lil"):
             return self.tocsr().asformat(format)
         raise ValueError(f"format must be {', '.join(ours)}, csr, csc, bsr, dia, lil, coo, gcxs or dok; got {format!r}")

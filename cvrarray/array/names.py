@@ -355,7 +355,7 @@ class Names:
         >>> spsolve(A.tocsc(), np.array([2.0, 8.0]))
         array([1., 2.])
         """
-        return self.tocsr().asformat("csc")  # type: ignore[attr-defined]
+        return self.asformat("csc")  # type: ignore[attr-defined]
 
     def tobsr(self, blocksize: tuple[int, int] | None = None, copy: bool = False) -> Any:
         """A ``scipy.sparse.bsr_array`` in host memory; blocks of `blocksize`, or of a size that SciPy chooses.

@@ -8,13 +8,10 @@ import numpy as np
 from ..core.tables import CSR, NOTHING, Seen, Wanted
 from . import distinct, sorting
 from .compiler import NULL, Kernel, blocks
-from .cusparse import on_current_stream
 from .look import Look, Looked, more, read
 from .transposed import strided
 
 BLOCK = 256
-#: As what cuSPARSE transposes values of so many bytes; it only moves them.
-MOVED = {4: np.dtype(np.float32), 8: np.dtype(np.float64), 16: np.dtype(np.complex128)}
 
 EXTENT = Kernel("csr", "csr_extent", [(row, col) for row in ("int32", "int64") for col in ("int32", "int64")])
 SUMMED = [(value,) for value in ("bool", "int8", "uint64", "float16", "float32", "complex64", "complex128")]
@@ -135,17 +132,11 @@ def canonical_rows(csr: CSR) -> CSR:
 
 
 def transpose(csr: CSR) -> CSR:
-    """Canonical CSR of the transpose of a canonical CSR."""
-    dtype = MOVED.get(csr.data.itemsize)
-    if dtype is not None and csr.nnz and csr.indices.dtype == np.int32 and csr.nnz < 2**31:
-        from cupyx.scipy.sparse import csr_matrix
+    """Canonical CSR of the transpose of a canonical CSR.
 
-        indptr = csr.indptr.astype(np.int32, copy=False)
-        with on_current_stream():
-            found = csr_matrix((csr.data.view(dtype), csr.indices, indptr), shape=csr.shape).tocsc()
-        *_, ascends, seen = check(found.indptr, found.indices, csr.shape[0])
-        if ascends:  # which cuSPARSE does not promise
-            return CSR(found.indptr, found.indices, found.data.view(csr.data.dtype), csr.shape[::-1], seen)
+    Not cuSPARSE's ``csr2csc``: that of CUDA 13.2 gives some entries of a long row, the 32nd where those before are short, to
+    the rows after it.
+    """
     return canonical(csr.indices, row_of_nonzero(csr.indptr, csr.indices), csr.data, csr.shape[::-1])
 
 
