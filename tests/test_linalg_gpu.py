@@ -407,6 +407,19 @@ def test_the_faster_loop_is_measured(make, monkeypatch, gpu):
     assert error(S, x, b) < 1e-9
 
 
+@pytest.mark.parametrize("make", [BBCSRArray, CVRArray])
+def test_engines_of_a_structure_take_the_same_loop(make, monkeypatch, gpu):
+    """Which is faster is measured once: those of other threads, which are made later, would give other bits."""
+    from cvrarray.linalg.gpu import cg
+
+    answers = iter([False, True, True])
+    monkeypatch.setattr(cg, "MEASURED_FROM", 0)
+    monkeypatch.setattr(cg.Engine, "_is_faster", lambda *of: next(answers))
+    A = make(definite(250, "float64"), device=gpu)
+    loops = [type(engine_for(matrix)._loop) for matrix in (A, A, A.with_values(2 * A.data))]
+    assert loops == [cg.Batches] * 3
+
+
 def test_operators_without_a_matrix(gpu):
     """What any function may do cannot be captured, so it is launched iteration by iteration."""
     import cupy

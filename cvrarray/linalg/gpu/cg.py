@@ -11,6 +11,7 @@ columns with BBCSR 7 to 8: the product adds up ``p * q``. In one kernel of all, 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ import cupy
 import numpy as np
 
 from cvrarray.bbcsr import BBCSRArray
+from cvrarray.core.remembered import Remembered
 from cvrarray.gpu import bbcsr_matmat
 from cvrarray.gpu.compiler import NULL, Kernel, synchronize
 from cvrarray.linalg import solution
@@ -56,6 +58,8 @@ LEAST_BATCH, MOST_BATCH, BATCH_BYTES = 4, 32, 1 << 29
 MEASURED_FROM, TRIAL = 1 << 26, 8
 
 Callback = Callable[[Any], Any]
+
+_FASTER, _MEASURING = Remembered(), threading.Lock()
 
 
 class Loop(Protocol):
@@ -262,9 +266,19 @@ class Engine:
         self._prepare_steps()
         if self._wanted != "launches" and can_be_captured(self._matrix, self.system.preconditioner):
             graph = Batches(self, self.system.check_every or self._default_batch())
-            is_faster = found is not None and self._is_faster(found, Batches(self, TRIAL))
+            is_faster = found is not None and self._was_faster(found)
             return found if found is not None and is_faster else graph
         return Launches(self)
+
+    def _was_faster(self, one: Loop) -> bool:
+        """Whether the kernel is faster, measured once for a structure: threads' engines take the same loop then, and so give
+        the same bits.
+        """
+        t = self._matrix._tables
+        table = t.bin_rowptr if isinstance(self._matrix, BBCSRArray) else t.carry_row
+        key = self.system.dtype, self._kind, self._block_size()
+        with _MEASURING:
+            return bool(_FASTER.of(table, key, lambda: self._is_faster(one, Batches(self, TRIAL))))
 
     def _is_faster(self, one: Loop, graph: Loop) -> bool:
         """Whether the kernel is faster than the graph of TRIAL iterations, but for what it does once in a launch."""
