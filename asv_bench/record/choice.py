@@ -26,10 +26,10 @@ import numpy as np
 
 from cvrarray import formats
 from cvrarray.choice import model
-from cvrarray.core import clocks, devices, fitted
+from cvrarray.core import clocks, devices
 from cvrarray.input import coercion
 
-from . import families, kinds, machine, pages
+from . import families, kinds, pages
 
 #: Products after which an array does as it will from then on.
 SETTLED = 20

@@ -17,7 +17,7 @@ from ..array import encoding
 from ..array.blocks import expanded
 from ..array.format import Sample
 from ..bbcsr import BLOCK_SIZES
-from ..core import devices
+from ..core import devices, fitted
 from ..core.progress import shown
 from ..core.tables import CSR, WARP, WINDOW, Blocks, Wanted
 from ..formats import FORMATS, of_variant
@@ -38,10 +38,6 @@ CALL_US = {"cuda": 0.0, "cpu": 1.3}
 #: A format whose tables are more times as large as the smallest ones is not chosen. No constant was fitted to such tables, and
 #: what padding costs with many columns was seen to be twice what the model says.
 HOPELESS = 3.0
-
-
-#: Bytes of an H200's L2 cache. Constants were fitted to times of matrices that fit it half of which are cold.
-L2_BYTES = 60 << 20
 
 
 class Statistics(NamedTuple):
@@ -99,7 +95,7 @@ class Statistics(NamedTuple):
     def fits_l2(self) -> bool:
         """Whether a CSR, x and y fit an H200's L2 cache: where a product finds what the last one has left of them."""
         item, (n_rows, n_cols) = self.dtype.itemsize, self.shape
-        return bool(self.nnz * (item + 4) + 4 * (n_rows + 1) + item * (n_rows + n_cols) < L2_BYTES)
+        return bool(self.nnz * (item + 4) + 4 * (n_rows + 1) + item * (n_rows + n_cols) < fitted.L2_BYTES)
 
     @property
     def loads(self) -> float:

@@ -1,8 +1,6 @@
-"""The GPU that the models of products were fitted on, an H200, and what they know of kernels."""
+"""The GPU that the models of products were fitted on: an H200."""
 
 from __future__ import annotations
 
+#: Its multiprocessors, and the bytes of its L2. Constants were fitted to times of matrices that fit it half of which are cold.
 PROCESSORS, L2_BYTES = 132, 60 << 20
-
-#: The part of L2 beyond which tables of BBCSR are large: a product leaves some of them there, for the next one.
-LARGE = 0.9

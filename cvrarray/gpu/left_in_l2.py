@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from ..core.fitted import LARGE
 from ..core.tables import BBCSRTables, CVRTables
 from .compiler import argument, attribute
 
@@ -22,7 +21,7 @@ from .compiler import argument, attribute
 KEPT, KEPT_ALONE = 0.4, 0.8
 #: Of tables that have more than the part LARGE of L2 so much stays at either end. With less a single product loses, for all
 #: that it displaces, what one of many gains.
-KEPT_AT_AN_END = 0.5
+LARGE, KEPT_AT_AN_END = 0.9, 0.5
 
 NONE, ENDS, ALL = range(3)
 FORWARDS, BACKWARDS = argument(np.int32(0)), argument(np.int32(1))
