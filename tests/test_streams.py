@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -62,8 +64,6 @@ def test_another_stream_has_the_handle_of_one_that_is_gone(build, product, gpu, 
 
 def test_per_thread_streams(gpu):
     """A thread that ends leaves its own default stream behind, and its number to the next one."""
-    import threading
-
     import cupy
 
     csr = long_rows()
@@ -83,3 +83,41 @@ def test_per_thread_streams(gpu):
     cupy.cuda.Device().synchronize()
     for y in found:
         assert_same_bits(y, right)
+
+
+def test_a_stream_that_is_gone_while_another_thread_captures(gpu):
+    """To wait for the device would end the capture, which a solver makes unseen, and be an error."""
+    import cupy
+
+    from cvrarray.linalg.gpu import cg
+
+    csr = long_rows()
+    A, x = CVRArray(csr, device=gpu), cupy.asarray(zoo.float_vector(csr.shape[1]))
+    right, y = A @ x, cupy.zeros(9)
+    cupy.cuda.Device().synchronize()
+    handles, n_reused, is_over, errors = set(), 0, threading.Event(), []
+
+    def capture():
+        try:
+            while not is_over.is_set():
+                cg.captured(lambda: (y.fill(1), time.sleep(0.005)))
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=capture)
+    thread.start()
+    try:
+        for _ in range(60):
+            stream = cupy.cuda.Stream(non_blocking=True)
+            n_reused += stream.ptr in handles
+            handles.add(stream.ptr)
+            with stream:
+                assert_same_bits(A @ x, right)
+            del stream
+            gc.collect()
+    finally:
+        is_over.set()
+        thread.join()
+    assert not errors
+    if not n_reused:
+        pytest.skip("no handle was used again")

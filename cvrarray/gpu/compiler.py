@@ -424,6 +424,11 @@ def _lane(stream: cupy.cuda.Stream) -> tuple[int, int]:
     return stream.ptr, number.value
 
 
+#: Held while a graph is captured that the user does not know of, and while the device is waited for: CUDA ends every capture
+#: then, whichever thread's, and the wait is an error.
+CAPTURES = threading.RLock()
+
+
 class PerStream:
     """What `make()` gives, made once for each stream: memory that calls on one stream may share, as they run in turn.
 
@@ -451,7 +456,8 @@ class PerStream:
         if found is None:
             found = self._made[key] = self._make(), _life(stream)
         elif found[1]() is None:
-            cupy.cuda.runtime.deviceSynchronize()
+            with CAPTURES:
+                cupy.cuda.runtime.deviceSynchronize()
             found = self._made[key] = found[0], _life(stream)
         return found[0]
 

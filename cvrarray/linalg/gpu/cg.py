@@ -21,7 +21,7 @@ import numpy as np
 from cvrarray.bbcsr import BBCSRArray
 from cvrarray.core.remembered import Remembered
 from cvrarray.gpu import bbcsr_matmat
-from cvrarray.gpu.compiler import NULL, Kernel, synchronize
+from cvrarray.gpu.compiler import CAPTURES, NULL, Kernel, synchronize
 from cvrarray.linalg import solution
 from cvrarray.linalg.ends import ENDS, RUNNING, STAGNATION
 from cvrarray.linalg.gpu import persistent
@@ -368,7 +368,7 @@ class Replays:
 def captured(work: Callable[[], None]) -> Any:
     """The graph of what ``work()`` launches."""
     stream = cupy.cuda.Stream(non_blocking=True)
-    with stream:
+    with CAPTURES, stream:
         stream.begin_capture()
         try:
             work()
