@@ -9,7 +9,7 @@
 //     t = A s^                                              a product
 //     omega = t @ r / t @ t                                 bicgstab_weigh
 //     x += omega s^;  r -= omega t;  |r|, rho, beta         bicgstab_whole
-//     p = r + beta (p - omega v)                            bicgstab_turn
+//     p = r + beta (p - omega v)                            bicgstab_turn; keeps x where it is much better
 //
 // Without M p^ is p and s^ is r; a diagonal one is applied where p and r are made. Passes over vectors without M: 3 +
 // 6 + 2 + 7 + 4. Only the block that adds the blocks' sums writes a column's state.
@@ -19,10 +19,14 @@
 #include "scalars.cuh"
 #include "methods.cuh"
 
+constexpr double BETTER = 0.1;  // of the kept iterate's residual, as in cvrarray/linalg/bicgstab.py
+
 // Scalars are complex whatever the vectors hold.
 struct Stabilised {
     complex128 rho, alpha, omega, beta;
     double shadow_norm, least;  // of |rho|, over the norms of the shadow residual and of the residual
+    double best;                // the norm of the residual of the iterate that is kept
+    int64 keeps;                // whether this step's is
     Course course;
 };
 
@@ -119,24 +123,28 @@ __global__ __launch_bounds__(THREADS) void bicgstab_whole(const Shape shape, con
     if (!is_finite(norm)) return s.course.end(A_NAN);
     if (norm <= s.course.verify_at) return s.course.end(VERIFY);
     const bool is_small = hypot(rho.re, rho.im) <= s.least * s.shadow_norm * norm;
+    s.keeps = norm < BETTER * s.best;
+    if (s.keeps) s.best = norm;
     if (norm > 0 && (is_small || is_zero(s.omega))) s.course.end(BREAKDOWN);  // the next step would
 }
 
-// bicgstab_turn: p = r + beta (p - omega v), and p^ of a diagonal M
+// bicgstab_turn: p = r + beta (p - omega v), and p^ of a diagonal M; x is kept where it is much better than what was
 //
-// traffic   4 vectors, without M
+// traffic   4 vectors, without M; 2 more where x is kept
 template <class Y, int P>
 __global__ __launch_bounds__(THREADS) void bicgstab_turn(const Shape shape, const Stabilised* column, const Y* inverse,
-                                                         const Y* r, const Y* v, Y* p, Y* p_hat) {
+                                                         const Y* r, const Y* v, Y* p, Y* p_hat, const Y* x, Y* kept) {
     if (!shape.has_column()) return;
     const int64 j = shape.column();
     if (!column[j].course.moves) return;
     const complex128 beta = column[j].beta, back = negative(column[j].omega);
+    const bool keeps = column[j].keeps;
 #pragma unroll 2
     for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
         const int64 at = row * shape.k + j;
         const Y direction = plus(r[at], beta, plus(p[at], back, v[at]));
         p[at] = direction;
         if (P == DIAGONAL) p_hat[at] = mac(cached(inverse + row), direction, Y{});
+        if (keeps) kept[at] = x[at];
     }
 }

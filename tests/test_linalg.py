@@ -504,6 +504,37 @@ def test_bicgstab_breaks_down(device):
     assert solve("gmres", A, put(np.array([1.0, 0]), device))[1] == 0
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("columns", [None, 3])
+@pytest.mark.parametrize("method", METHODS)
+def test_singular_matrices_end_with_a_finite_iterate(method, columns, dtype, device):
+    """Factors of a step may have any size then: x of BiCGSTAB overflowed in 4 to 20 of these, and the end said maxiter."""
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(3, 16))
+        dense = rng.integers(-2, 3, (n, n)).astype(dtype)
+        dense[:, rng.integers(n)] = 0
+        b = rng.integers(-3, 4, n if columns is None else (n, columns)).astype(dtype)
+        x, info = solve(method, cvrarray.CVRArray(dense, device=device), put(b, device), rtol=1e-12, maxiter=2000)
+        assert np.isfinite(x).all()
+        residual, size = (np.linalg.norm(vector, axis=0) for vector in (b - dense.astype("float64") @ x, b))
+        assert info or (residual <= 1e-11 * size).all()
+        if method == "bicgstab":
+            assert (residual <= size * (1 + 10 * EPS[dtype])).all()
+
+
+@pytest.mark.parametrize("method", [*METHODS, "lsmr"])
+@pytest.mark.parametrize("start", [None, 2.0])
+def test_an_iterate_that_overflows_is_not_handed_out(method, start, device):
+    n = 16
+    line = scipy.sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(n, n)).toarray()
+    A = cvrarray.CVRArray((1e-41 * line).astype("float32"), device=device)
+    x0 = None if start is None else put(np.full(n, start, "float32"), device)
+    x, *_, stop = getattr(linalg, method)(A, put(np.ones(n, "float32"), device), x0=x0)[:2]
+    assert stop
+    assert (get(x) == (start or 0)).all()
+
+
 def test_gmres_stagnates(device):
     """A cyclic shift: no restart before the last iteration makes any progress."""
     csr = scipy.sparse.csr_array(np.roll(np.eye(20), 1, axis=0))

@@ -83,7 +83,7 @@ def bicgstab(
     M: Any = None,
     callback: Callable[[Any], Any] | None = None,
 ) -> tuple[Any, int]:
-    """Solve ``A @ x = b`` for any square A by BiCGSTAB: two products an iteration, and memory for eight vectors.
+    """Solve ``A @ x = b`` for any square A by BiCGSTAB: two products an iteration, and memory for nine vectors.
 
     Parameters
     ----------

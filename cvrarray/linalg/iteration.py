@@ -3,6 +3,9 @@
 Numbers of columns stay on the device; the host looks at them now and then. A column that has ended is left as it is,
 for its factors are 0 from then on. A method's own residual is an update: the true one is computed before success is
 said, and where the update lied the column starts again from the true one.
+
+Where A is singular, or nearly, the factors of a step may have any size, and x overflows. So an iterate is kept whenever
+its residual is a tenth of that of the one before, and a column that ends worse than it began ends with what was kept.
 """
 
 from __future__ import annotations
@@ -13,13 +16,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from . import arithmetic
-from .ends import A_NAN, COUNTED, RUNNING, VERIFY, Judge
+from .ends import A_NAN, BREAKDOWN, CONVERGED, COUNTED, RUNNING, VERIFY, Judge
 from .operators import multiply
 from .solution import Outcome
 from .system import System, apply
 
 #: Steps between two looks of the host at a GPU.
 LOOK = 8
+#: An iterate is kept whose residual is this part of that of the one before.
+BETTER = 0.1
 
 
 class Method:
@@ -42,6 +47,8 @@ class Method:
         self.is_tested = True
         self.active: Any = None
         self.end: Any = None
+        self.kept: Any = None  # iterates, and the norms of their residuals
+        self.best: Any = None
 
     @classmethod
     def on_its_device(cls, system: System) -> Method:
@@ -64,6 +71,14 @@ class Method:
     def step(self, x: Any) -> Any:
         """One iteration, which updates x; the norms of the updated residual, (columns,) on the device."""
         raise NotImplementedError
+
+    def keep(self, x: Any, norms: Any) -> None:
+        """Keep the columns of x, whose residuals have these norms, that are much better than those that are kept."""
+        better = norms < BETTER * self.best
+        if better.any():
+            better = better & self.v.is_finite(self.v.norm(x))
+            self.xp.copyto(self.kept, x, where=better)
+            self.best = self.v.where(better, norms, self.best)
 
     def settle(self) -> None:
         """End columns that have not converged in this step and cannot make another one."""
@@ -108,8 +123,9 @@ class Method:
             if tolerance is not None:
                 small = self.v.host(self.v.norm(b)) * float(np.finfo(self.system.dtype).eps) / 4
                 verify_at = self.v.load(np.maximum(small, tolerance))
-            true = self._true(b, x)
+            true = first = self.best = self._true(b, x)
             history.append(true)
+            self.kept = x.copy()
             going = judge.judge(self.v.host(true))
             while going:
                 true = self._cycle(x, verify_at, judge, history, callback)
@@ -118,8 +134,22 @@ class Method:
                     break
                 true = self._true(b, x)
                 going = judge.judge(self.v.host(true))
+                if going:
+                    self.keep(x, true)
+            norms = self.v.host(true)
+            if self.is_tested:
+                norms = self._put_back(b, x, self.v.host(first), norms, judge)
         kept = xp.stack([xp.atleast_1d(norms) for norms in history]) if self.system.history else None
-        return Outcome(judge.iterations, self.v.host(true), judge.reasons(), kept)
+        return Outcome(judge.iterations, norms, judge.reasons(), kept)
+
+    def _put_back(self, b: Any, x: Any, first: np.ndarray, norms: np.ndarray, judge: Judge) -> np.ndarray:
+        """Give columns whose residuals are larger than the first ones, or that are not finite, what was kept; the norms."""
+        lost = ~((norms <= first) & np.isfinite(self.v.host(self.v.norm(x))))
+        if not lost.any():
+            return norms
+        self.xp.copyto(x, self.kept, where=self.xp.asarray(lost))
+        judge.end[lost & (judge.end == CONVERGED)] = BREAKDOWN
+        return np.where(lost, self.v.host(self._true(b, x)), norms)
 
     def _true(self, b: Any, x: Any) -> Any:
         """``self.r = b - A @ x``, and its norms."""
@@ -144,6 +174,7 @@ class Method:
             was = self.active
             norms = self.step(x)
             done = done + was
+            self.keep(x, norms)
             if self.is_tested:
                 self.stop(~v.is_finite(norms), A_NAN)
                 self.stop(norms <= verify_at, VERIFY)

@@ -339,7 +339,7 @@ def lsmr(
         SciPy's eight values: x, istop, itn, normr, normar, norma, conda, normx. ``istop`` is 1 or 4 where ``A @ x = b``
         is solved, 2 or 5 where the least-squares problem is, 3 or 6 at the limit of the condition number, 7 at
         `maxiter` or where a number is nan or inf, 0 where x0 was the solution. x is in double precision unless A and b
-        are in single.
+        are in single; one that overflows ends as it began.
 
     Raises
     ------
@@ -382,6 +382,9 @@ def lsmr(
             else:
                 loop = LSMR(matrix, device, b.shape, dtype, damp, limit)
                 found = loop.run(b, x, norm_b, tests, x0 is not None)
+            lost = ~np.isfinite(arguments.norms(found[0], device))
+            if lost.any():
+                xp.copyto(found[0], starts[0].reshape(x.shape) if starts else 0, where=xp.asarray(lost))
     return _result(found, b, show)
 
 

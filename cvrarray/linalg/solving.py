@@ -1,7 +1,8 @@
 """From arguments to a solution: what surrounds the loop of any method.
 
 Columns that cannot be solved at all (nan or inf in b or x0) are left out and keep their start. Columns of extreme size
-are scaled by a power of 2, so that their squares neither overflow nor vanish.
+are scaled by a power of 2, so that their squares neither overflow nor vanish. A column that overflowed all the same, and
+of which the method has no better iterate, ends as it began.
 """
 
 from __future__ import annotations
@@ -99,8 +100,10 @@ def run(
     for j in np.flatnonzero(sizes == 0):
         _columns(x)[:, j] = 0
     tolerance[left_out] = np.inf
+    start = x.copy() if given.has_start else None
     with shown(f"solving for {b.shape[0]:,} unknowns"):
         outcome = engine().run(b, x, tolerance, limit, *([callback] if callback is not None else []))
+    outcome = _finite(given, b, x, start, outcome)
     is_tiny = bool(((sizes > 0) & (sizes * scale < SQUARED)).any())  # beside a start, by which it was not scaled
     if left_out or is_tiny or (scale != 1).any():
         with np.errstate(all="ignore"):
@@ -114,6 +117,20 @@ def run(
         )
         outcome.residual[left_out] = np.nan
     return answer(given, outcome, sizes)
+
+
+def _finite(given: Arguments, b: Any, x: Any, start: Any, outcome: Outcome) -> Outcome:
+    """Set columns of x that are not finite back to the start, None for 0; what that makes of the outcome."""
+    if all(reason == solution.CONVERGED for reason in outcome.reasons):
+        return outcome
+    device = given.device
+    lost = ~np.isfinite(arguments.norms(x, device))
+    if not lost.any():
+        return outcome
+    device.xp.copyto(x, 0 if start is None else start, where=device.xp.asarray(lost))
+    with np.errstate(all="ignore"):
+        residual = arguments.norms(b - operators.multiply(given.matrix, x, device.xp.empty_like(x)), device)
+    return outcome._replace(residual=np.where(lost, residual, outcome.residual))
 
 
 def _unscaled(

@@ -66,6 +66,7 @@ class Steps(Method):
                 break
             judge.iterations[0] += 1
             norm = self.step(x)
+            self.keep(x, np.float64(norm))
             if not math.isfinite(norm):
                 self.stop(True, A_NAN)
             elif norm <= verify_at:

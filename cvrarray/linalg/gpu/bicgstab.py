@@ -19,13 +19,13 @@ WHOLE = Kernel("bicgstab", "bicgstab_whole", VECTORS)
 TURN = Kernel("bicgstab", "bicgstab_turn", EACH_KIND)
 
 #: Words of the struct Stabilised: rho, alpha, omega and beta are complex.
-RHO, SHADOW_NORM, LEAST = slice(0, 2), 8, 9
+RHO, SHADOW_NORM, LEAST, BEST = slice(0, 2), 8, 9, 10
 
 
 class Launches(Steps):
     """The steps of :class:`cvrarray.linalg.bicgstab.BiCGSTAB`, beside which it is a base."""
 
-    words = 16
+    words = 18
 
     def start(self) -> None:
         """See :class:`cvrarray.linalg.bicgstab.BiCGSTAB`."""
@@ -35,6 +35,13 @@ class Launches(Steps):
         self.columns.view(np.complex128)[:, 0] = self.rho
         self.columns[:, SHADOW_NORM] = self.shadow_norm
         self.columns[:, LEAST] = float(np.finfo(self.system.dtype).eps) ** 2
+        self.columns[:, BEST] = self.best
+
+    def _cycle(self, *args: Any) -> Any:
+        """See :class:`Method`. The device keeps iterates by itself."""
+        norms = super()._cycle(*args)
+        self.best = self.columns[:, BEST].copy()
+        return norms
 
     @property
     def _p_hat(self) -> Any:
@@ -60,6 +67,6 @@ class Launches(Steps):
         self.times(s_hat, self.t)
         layout.launch(WEIGH(dtype), (self.partials, columns, self.t, self.r))
         layout.launch(WHOLE(dtype), (self.partials, columns, self.shadow, s_hat, self.t, x, self.r))
-        layout.launch(TURN(dtype, kind), (columns, self.inverse, self.r, self.v_, self.p, p_hat))
+        layout.launch(TURN(dtype, kind), (columns, self.inverse, self.r, self.v_, self.p, p_hat, x, self.kept))
         if self.kind == GIVEN:
             self.precondition(self.p, p_hat)
