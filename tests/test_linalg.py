@@ -531,7 +531,7 @@ def test_an_iterate_that_overflows_is_not_handed_out(method, start, device):
     A = cvrarray.CVRArray((1e-41 * line).astype("float32"), device=device)
     x0 = None if start is None else put(np.full(n, start, "float32"), device)
     x, *_, stop = getattr(linalg, method)(A, put(np.ones(n, "float32"), device), x0=x0)[:2]
-    assert stop
+    assert stop or method == "lsmr"  # for which A.T @ b may be as good as 0
     assert (get(x) == (start or 0)).all()
 
 
