@@ -198,6 +198,9 @@ def test_power_iteration_here():
     found = cvrarray.dask.power_iteration(cvrarray.to_dask(csr, chunks=30, format="cvr", device="cpu"))
     assert found.value == pytest.approx(-1.5, rel=1e-10)
     np.testing.assert_allclose(abs(found.x.compute()), np.eye(100)[99], atol=1e-5)
+    csr.data[3] = np.nan  # it ended at maxiter, with eigenvalue nan
+    with pytest.raises(ValueError, match=r"A must be finite; got .* in iteration 1"):
+        cvrarray.dask.power_iteration(cvrarray.to_dask(csr, chunks=30, format="cvr", device="cpu"))
 
 
 @pytest.mark.parametrize(

@@ -348,7 +348,7 @@ def power_iteration(part: Part, known: dict[str, list[Any]], rtol: float, maxite
     if not 0 < do.read(squares)(transport)[0] < float("inf"):
         raise ValueError("x0 must be finite and not zero. Pass another one")
     part.tick()
-    for _ in range(maxiter):
+    for iteration in range(1, maxiter + 1):
         do.scale(squares, q, p)
         part.product(q)
         do.dot(p, q, my_quotient)
@@ -357,6 +357,8 @@ def power_iteration(part: Part, known: dict[str, list[Any]], rtol: float, maxite
         transport.gather(squares)
         value, square = do.read(quotient, squares)(transport)
         part.tick()
+        if not np.isfinite(square):
+            raise ValueError(f"A must be finite; got |A @ x|^2 = {square} in iteration {iteration}. Look for nan and inf")
         # |A p - value p|^2, for p of length 1
         residual = max(0.0, square - value**2) ** 0.5 / max(abs(value), 1e-300)
         if residual <= rtol:
