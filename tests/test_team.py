@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 
 import numpy as np
@@ -193,3 +195,35 @@ def test_a_forked_child_solves():
 
     status, text = Child(lambda: bool((linalg.cg(A, b, M="jacobi")[0] == expected).all())).wait()
     assert (status, text) == (0, "True"), text
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timer of signals here")
+@pytest.mark.parametrize("cause", [KeyboardInterrupt, MemoryError])
+def test_a_call_ends_after_its_helpers(cause):
+    """Also where waiting for them is interrupted, or one of them fails: the arrays may be used for other things then."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    begun, done, caller = threading.Barrier(3), [], threading.current_thread()
+
+    def function(first, last):
+        place = begun.wait(10)
+        if threading.current_thread() is caller:
+            if cause is KeyboardInterrupt:
+                signal.setitimer(signal.ITIMER_REAL, 0.1)
+            return
+        if cause is MemoryError and not failing.acquire(blocking=False):
+            raise MemoryError
+        time.sleep(0.5)
+        done.append(place)
+
+    failing = threading.Lock()
+    before = signal.signal(signal.SIGALRM, interrupted)
+    try:
+        with pytest.raises(cause):
+            threads._together(function, 3, [0, 1, 2, 3], ())
+        assert len(done) == (1 if cause is MemoryError else 2)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -128,8 +128,23 @@ def _together(function: Callable, n_threads: int, bounds: list[int], args: tuple
     try:
         take_ranges()
     finally:
-        for helper in helpers:
-            helper.finish()
+        _finish(helpers)
+
+
+def _finish(helpers: list[_Task]) -> None:
+    """Wait for all helpers, though one fails or control-C is pressed: whoever goes on may use the arrays that they write."""
+    errors: list[BaseException] = []
+    waiting = iter(helpers)
+    helper = next(waiting, None)
+    while helper is not None:
+        try:
+            if (error := helper.finish()) is not None:
+                errors.append(error)
+            helper = next(waiting, None)
+        except KeyboardInterrupt as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def helpers_or_alone() -> Faster:
@@ -142,14 +157,14 @@ class _Task:
 
     def __init__(self, function: Callable[[], None]) -> None:
         self.function = function
-        self.claim = threading.Lock()
+        self.owner: dict[str, str] = {}  # who has claimed it
         self.done = threading.Lock()
         self.done.acquire()
         self.flag = np.zeros(1, np.int64)  # 1 when done, for the caller that spins
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        if not self.claim.acquire(blocking=False):
+        if not self._claim("helper"):
             return
         try:
             self.function()
@@ -158,14 +173,21 @@ class _Task:
         self.flag[0] = 1
         self.done.release()
 
-    def finish(self) -> None:
-        """Take the task back where no helper has begun it, else wait until it is done, and raise what it raised."""
-        if self.claim.acquire(blocking=False):
-            return
+    def take_back(self) -> bool:
+        """Whether no helper has begun it, nor will."""
+        return self._claim("caller")
+
+    def finish(self) -> BaseException | None:
+        """Take the task back where no helper has begun it, else wait until it is done; what it raised. May be called again."""
+        if self.take_back():
+            return None
         spin_wait(self.flag, 0, SPIN_READS, LEAVE_READS)
-        self.done.acquire()
-        if self.error is not None:
-            raise self.error
+        if not self.flag[0]:
+            self.done.acquire()
+        return self.error
+
+    def _claim(self, who: str) -> bool:
+        return self.owner.setdefault("is", who) == who  # one step for all threads
 
 
 class Loan:
@@ -183,7 +205,7 @@ class Loan:
     def take_back(self) -> None:
         """Take the calls back that no helper has begun."""
         for task in self._tasks:
-            task.claim.acquire(blocking=False)
+            task.take_back()
 
 
 class _Pool:
