@@ -64,7 +64,7 @@ struct Row {
 
     // the first nonzeros of this thread
     __device__ void start() {
-        step = begin + threadIdx.x % (WARPS * ROUND);
+        step = begin + threadIdx.x / WARP % WARPS * ROUND + threadIdx.x % ROUND;
         load();
     }
 
@@ -137,22 +137,42 @@ __device__ void add_row(Row<A, I, M, ROUND, E, WARPS>& own, const Y* x, int64 k,
     }
 }
 
+// The sums of rows that T neighbouring warps of a thread block share, LANES lanes of each, in the first of these warps: in the
+// order of warps. All threads must call it.
+template <int G, int LANES, int T, class Y, int V, int W>
+__device__ void add_warps(Columns<Y, V, W, G * V>& sum) {
+    __shared__ alignas(16) Y sums[PIECE_WARPS][WARP / LANES][W * G * V];
+    const int warp = threadIdx.x / WARP;
+    auto of_warp = [&](int warp) { return sums[warp][lane_id() / LANES] + lane_id() % G * V; };
+    if (warp % T && lane_id() % LANES < G) sum.keep(of_warp(warp), G * V);
+    __syncthreads();
+    if (warp % T) return;
+#pragma unroll 1
+    for (int i = 1; i < T; ++i) {
+        Columns<Y, V, W, G * V> other;
+        other.take(of_warp(warp + i), G * V);
+        sum.add(other);
+    }
+}
+
 // bbcsr_matmat_rows: all bins
 //
-// mapping   S groups of G lanes, of one warp, a row and W * G * V columns (tile_of_block() counts these). Of the row's next
-//           nonzeros each lane loads the values and columns of E, a round ahead, and its group passes them on by shuffles;
-//           N vectors of rows of X are under way together. One warp of a short bin asks for the tables of a later one. Rows
-//           of bins with `pieces` have a thread block for each piece, the first of the grid
+// mapping   S groups of G lanes a row and W * G * V columns (tile_of_block() counts these), of as many warps of a thread block as
+//           there are: so a warp has several rows, and loads what lies side by side. Of the row's next nonzeros each lane
+//           loads the values and columns of E, a round ahead, and its group passes them on by shuffles; N vectors of rows of X
+//           are under way together. One warp of a short bin asks for the tables of a later one. Rows of bins with `pieces`
+//           have a thread block for each piece, the first of the grid
 // traffic   slot: sizeof(A) + (2 or sizeof(I)) bytes for each W * G * V columns; a row of X for each nonzero; Y once
 // requires  blocks of a row before its padding (invariant 3); neither values nor rows of X are read for padding; V divides k;
 //           k is W * G * V or more, or W is 1, or it is more than (W - 1) * G * V, and then PART; an O counts the vectors of V numbers that X has; PIECE_WARPS warps
-// races     none: the groups of a row own its columns, and add their sums in the order of a tree; pieces meet as pieces.cuh
-//           says
+// races     none: the groups of a row own its columns, and add their sums in the order of a tree, and of warps; pieces meet as
+//           pieces.cuh says
 template <class A, class Y, class I, class M, int G, int V, int W, int S, int N, bool PART, bool CUT, class O>
 __global__ __launch_bounds__(PIECE_WARPS* WARP, 8) void bbcsr_matmat_rows(
     const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta,
     int update) {
     constexpr int E = together(N, W) > G ? together(N, W) / G : 1;
+    constexpr int T = S < PIECE_WARPS ? S : PIECE_WARPS, LANES = G * (S / T);  // warps of a row, and its lanes in each
     const Opened<A>& values = m.data.opened();
     // the last columns go with some before them, which are not stored twice, where there are as many
     const int64 begin = tile_of_block() * (W * G * V), at = max(min(begin, k - W * G * V), (int64)0) + lane_id() % G * V;
@@ -171,15 +191,20 @@ __global__ __launch_bounds__(PIECE_WARPS* WARP, 8) void bbcsr_matmat_rows(
             sum[0].store(y + row * k + at, at, k, alpha, beta, update, begin);
         return;
     }
-    const int64 row = ((blockIdx.x - piece.n_thread_blocks(pieces)) * (int64)blockDim.x + threadIdx.x) / (G * S);
-    if (row >= m.n_bins * WARP) return;
-    Row<A, I, M, G * S, E, 1> own(m, values, row);
+    const int warp = threadIdx.x / WARP;
+    const int64 warps = ((blockIdx.x - piece.n_thread_blocks(pieces)) * (int64)PIECE_WARPS + warp) / T;
+    const int64 row = warps * (WARP / LANES) + lane_id() / LANES;
+    if (row >= m.n_bins * WARP) return;  // and so do all warps of the row
+    Row<A, I, M, LANES, E, T> own(m, values, row);
     const bool is_elsewhere = CUT && own.is_longer(pieces.longest);  // in thread blocks of its own
     if (is_elsewhere) own.end = 0;
     own.start();
     // after this row's own loads, which it waits for with the bin's
-    if (G * W > 2 && own.n_steps <= SHORT && row % WARP < WARP / (G * S)) ask_for_bin(m, values, row / WARP + BINS_AHEAD * n_processors());
+    if (G * W > 2 && own.n_steps <= SHORT && row % WARP < WARP / LANES && warp % T == 0)
+        ask_for_bin(m, values, row / WARP + BINS_AHEAD * n_processors());
     add_row<G, N>(own, x, k, row_of_x, is_full, sum[0]);
-    add_groups<G, G * S>(sum);
-    if (lane_id() / G % S == 0 && row < m.n_rows && !is_elsewhere) sum[0].store(y + row * k + at, at, k, alpha, beta, update, begin);
+    add_groups<G, LANES>(sum);
+    if constexpr (T > 1) add_warps<G, LANES, T>(sum[0]);
+    if (warp % T == 0 && lane_id() % LANES < G && row < m.n_rows && !is_elsewhere)
+        sum[0].store(y + row * k + at, at, k, alpha, beta, update, begin);
 }

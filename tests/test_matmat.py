@@ -175,7 +175,7 @@ def test_layouts_of_rows(how, block_size, dtype, gpu, monkeypatch):
     share(monkeypatch, how)
     for name in (*VARIED, "blocks_over_the_edge", "wide_blocks_over_the_edge", "power_law", "narrow_and_wide_tiles"):
         csr = zoo.integers(name, dtype)
-        for k in (1, 6, 8, 9, 16, 33, 36, 64, 65, 140, 300):
+        for k in (1, 3, 5, 6, 8, 9, 16, 33, 36, 64, 65, 140, 300):
             x = matrix(csr.shape[1], k, dtype)
             if x.dtype.kind in "fc":
                 x[np.diff(csr.tocsc().indptr) == 0] = np.nan
@@ -202,7 +202,8 @@ def test_lines_of_random_rows_alone(gpu, monkeypatch):
     monkeypatch.setattr(bbcsr_matmat, "LARGE_X", 0)
     assert takes_lines(anywhere, 64)
     assert not takes_lines(near, 64)
-    assert not takes_lines(anywhere, 40)  # no whole lines
+    assert takes_lines(anywhere, 40)  # no whole lines
+    assert not takes_lines(anywhere, 30)  # fewer than two
     monkeypatch.setattr(bbcsr_matmat, "LARGE_TILE", 0)
     assert not takes_lines(anywhere, 64)
 
@@ -312,13 +313,14 @@ def test_rows_of_many_pieces(size, dtype, gpu):
 
 @pytest.mark.small
 @pytest.mark.parametrize(
-    ("how", "size"), [("pieces of rows", 1), ("shares and pieces", 3), ("pieces of turns", 1), ("pieces of lines", 1)]
+    ("how", "size"),
+    [("many groups a row", 1), ("pieces of rows", 1), ("shares and pieces", 3), ("pieces of turns", 1), ("pieces of lines", 1)],
 )
 def test_rows_in_pieces(how, size, gpu, monkeypatch):
     """What compute-sanitizer watches of them."""
     share(monkeypatch, how)
     csr = arrow(60, size, np.float32)
-    for k in (4, 33, 64):
+    for k in (4, 5, 33, 64):
         x = matrix(csr.shape[1], k, np.float32)
         out = put(np.full((csr.shape[0], k), np.nan, np.float32), gpu)
         np.testing.assert_array_equal(

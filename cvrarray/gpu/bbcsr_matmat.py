@@ -65,11 +65,15 @@ FEW_BINS = 2000
 #: Single columns: bins from which a warp takes a whole one, where a row of X has at most FEW_VECTORS vectors: with rows of
 #: at most SHORT entries, longer ones, and much padding.
 MANY_BINS, FEW_VECTORS, SHORT, MUCH_PADDING = 12_000, (16, 8, 4), 16, 1.25
-#: Otherwise lanes share a row. It has several groups of them where all rows have no more threads than these a multiprocessor:
-#: the second number if rows are long, and a lane has several vectors.
-ENOUGH_THREADS = 760, 1900
-#: Rows that are many, and entries of one that is long; bytes of a vector of X that is not narrow.
-MANY_ROWS, LONG_ROWS, VECTOR_BYTES = 50_000, 40, 16
+#: Otherwise lanes share a row. It has several groups of them, of LEAST_ENTRIES entries each, where all rows have no more
+#: threads than these a multiprocessor: all are under way at once. The second number is for rows that are long and have no
+#: more lanes than a warp, where a lane has several vectors.
+ENOUGH_THREADS, LEAST_ENTRIES = (1024, 1900), 2
+#: Rows that are many, or at least not few, entries of one that is long, and bytes of a vector of X that is not narrow.
+MANY_ROWS, SOME_ROWS, LONG_ROWS, VECTOR_BYTES = 50_000, 12_000, 40, 16
+#: Narrow vectors of a row of X that one lane has, where rows have fewer entries than the first number, or the second or more
+#: and there are at most so many rows; of the vectors so many are under way, at least and at most.
+OF_ONE_LANE, ONE_LANE_ROWS, FEW_ROWS, ONE_LANE_LOADS = (3, 5), (12, 64), 8_000, (12, 20)
 #: Rows of more steps than LEAST_LONG, in single columns and in blocks, and than LONG_FACTOR times the mean, or than
 #: ALWAYS_LONG and the share that all threads would have, have thread blocks of their own: one for each piece in which a
 #: thread block loads rows of X about PIECE_ROUNDS times, or as many times longer ones as keep the pieces of a row fewer
@@ -175,6 +179,7 @@ MATMAT_ROWS = Kernel(
             ("int32", 4, 1, 1, 4, 8, False, True, "uint32"),
             ("int64", 8, vector_width(product), 4, 1, 8, False, True, "uint64"),
             ("int32", 16, vector_width(product), 3, 2, 8, True, False, "uint32"),
+            ("int32", 1, 1, 5, 16, 12, False, False, "uint32"),
         )
     ],
     lambda value, product, index, lanes, width, vectors, sharers, loads, is_part, is_cut, offset: (
@@ -296,9 +301,11 @@ def kernel(asked: Asked) -> MatrixKernel:
         return _kernel_of_turns(asked, in_lines=True)
     if walks(asked):
         return _walking_kernel(asked)
-    if takes_copies(asked):
+    vector_bytes = asked.width * asked.dtype.itemsize
+    of_one = asked.t.block_size == 1 and of_one_lane(asked.t.shape[0], asked.lengths.mean, asked.n_vectors, vector_bytes)
+    if takes_copies(asked) and not (of_one and vector_bytes < VECTOR_BYTES // 2):
         return _kernel_of_short_rows(asked)
-    if takes_lanes(asked):
+    if of_one or takes_lanes(asked):
         return _kernel_of_lanes(asked)
     return _staged_kernel(asked) or _matrix_kernel(asked)
 
@@ -494,8 +501,7 @@ def takes_lines(asked: Asked) -> bool:
     with the first columns of their rows.
     """
     t, lengths, dtype, k, width = asked
-    tiles, rest = divmod(k // width, MOST_LANES)
-    if t.block_size > 1 or tiles < 2 or rest or width * dtype.itemsize * MOST_LANES != LINE:
+    if t.block_size > 1 or k // width < 2 * MOST_LANES or width * dtype.itemsize * MOST_LANES != LINE:
         return False
     l2 = attribute("L2CacheSize")
     if t.shape[1] * k * dtype.itemsize < LARGE_X * l2 or t.shape[1] * LINE > LARGE_TILE * l2:
@@ -526,6 +532,14 @@ def takes_lanes(asked: Asked) -> bool:
     return t.col_base.size < MANY_BINS or asked.n_vectors > most
 
 
+def of_one_lane(n_rows: int, mean: int, n_vectors: int, vector_bytes: int) -> bool:
+    """Whether a lane has a whole row of X, of few narrow vectors: where rows of A, of `mean` entries, are short, so that
+    neighbours read near each other, or long and few, so that many groups share one.
+    """
+    is_right = mean < ONE_LANE_ROWS[0] or (mean >= ONE_LANE_ROWS[1] and n_rows <= FEW_ROWS)
+    return vector_bytes < VECTOR_BYTES and n_vectors in OF_ONE_LANE and is_right
+
+
 def rows_layout(n_rows: int, mean: int, n_vectors: int, vector_bytes: int) -> tuple[int, int, int, int]:
     """How lanes share rows of A, of `mean` entries, and of X, of `n_vectors` vectors, in ``A @ X`` with blocks of 1: lanes of
     a group, vectors that each holds, groups that share a row, and vectors under way.
@@ -534,21 +548,30 @@ def rows_layout(n_rows: int, mean: int, n_vectors: int, vector_bytes: int) -> tu
     anywhere in a cache line.
     """
     is_narrow, is_many, is_long = vector_bytes < VECTOR_BYTES, n_rows >= MANY_ROWS, mean >= LONG_ROWS
-    if n_vectors < 8 or (n_vectors == 8 and not is_many):
-        lanes, most = 1 << (n_vectors - 1).bit_length(), 1
+    most = 1
+    if of_one_lane(n_rows, mean, n_vectors, vector_bytes):
+        lanes, most = 1, n_vectors
+    elif n_vectors < 8 or (n_vectors == 8 and not is_many):
+        lanes = 1 << (n_vectors - 1).bit_length()
+    elif n_vectors % 32 == 0 and (is_many or n_rows >= SOME_ROWS):
+        lanes, most = 8, 4 if is_many else 2
     elif n_vectors % 32 == 0:
-        lanes, most = (8, 4) if is_many else (16, 2) if n_vectors == 32 or is_long else (32, 2)
+        lanes, most = (16, 2) if n_vectors == 32 or is_long else (32, 2)
     else:
         lanes, most = 4 if n_vectors <= 12 else 8, 5 if is_narrow or is_many else 3
         while lanes < WARP and lanes * most < n_vectors:
             lanes *= 2
     tiles = -(-n_vectors // (lanes * most))
     vectors = -(-n_vectors // (tiles * lanes))
-    enough = ENOUGH_THREADS[is_long and vectors > 1] * processors()
     sharers = 1
-    while 2 * sharers * lanes <= WARP and 2 * sharers * n_rows * lanes * tiles <= enough and 2 * sharers <= mean:
+    while 2 * sharers * lanes <= BLOCK and 2 * sharers * LEAST_ENTRIES <= mean:
+        enough = ENOUGH_THREADS[is_long and vectors > 1 and 2 * sharers * lanes <= WARP] * processors()
+        if 2 * sharers * n_rows * lanes * tiles > enough:
+            break
         sharers *= 2
     loads = max(4 if lanes * vectors <= 4 else 8, vectors * VECTOR_BYTES // vector_bytes if vectors > 1 else 0)
+    if lanes == 1 < vectors:
+        loads = max(ONE_LANE_LOADS[0], min(loads, ONE_LANE_LOADS[1]))
     return lanes, vectors, sharers, loads
 
 

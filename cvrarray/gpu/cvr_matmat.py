@@ -58,6 +58,8 @@ MOST_ROW_BYTES = 2_000_000_000
 #: Bytes of a sum, at most, in the kernel where a warp has a row of X: the shared memory of a thread block.
 MOST_OF_WARPS = 8
 MATRIX_STEPS = 96  # that a chunk should have otherwise
+#: Numbers of an odd row of X for which a lane has one each; of up to twice as many a lane has two.
+MOST_OF_ONE = 4
 
 MATMAT = Kernel(
     "cvr_matmat",
@@ -67,13 +69,13 @@ MATMAT = Kernel(
         for value, product in STORED
         for how in (
             ("int32", WARP, 1, vector_width(product), 1, int(PLAIN)),
-            ("int32", WARP, 16, 1, 2, int(PLAIN)),
+            ("int32", WARP, 4, 1, 2, int(PLAIN)),
             ("int32", WARP, 8, vector_width(product), 2, int(ACCUMULATE)),
             ("int64", 4, 8, 1, 2, int(SCALE)),
         )
     ],
     lambda value, product, index, n_lanes, lanes, width, vectors, form: (
-        value, product, index, n_lanes, lanes, width, vectors, matrix_unroll(vectors), form,
+        value, product, index, n_lanes, lanes, width, vectors, matrix_unroll(vectors, width * product.itemsize), form,
     ),
 )  # fmt: skip
 MATMAT_WARPS = Kernel(
@@ -245,7 +247,8 @@ def matrix_layout(k: int, width: int, of: Kind, n_chunks: int | None = None) -> 
         found = Layout(tiles, WARP * lanes if is_long else of.n_lanes * WARP, steps, at_once, is_long)
         if n_chunks is None or n_chunks <= 2 * found.n_chunks(of):
             return found
-    vectors = 2 if line > LINE or (line == LINE and of.nnz >= SMALL) else 1
+    is_odd = width == 1 and MOST_OF_ONE < in_a_row <= 2 * MOST_OF_ONE  # fewer groups that a warp decodes steps for
+    vectors = 2 if line > LINE or (line == LINE and of.nnz >= SMALL) or is_odd else 1
     lanes = min(MATRIX_LANES, LINE // size, 1 << (-(-in_a_row // vectors) - 1).bit_length())
     tiles = _tiles(k, lanes, width, vectors)
     return Layout(tiles, WARP * lanes, MATRIX_STEPS, tiles.tiles)
@@ -260,6 +263,6 @@ def rows_under_way(size: int) -> int:
     return max(4, min(8, 64 // size))
 
 
-def matrix_unroll(vectors: int) -> int:
-    """Steps whose rows of X are loaded before the first is multiplied."""
-    return 4 if vectors == 1 else 2
+def matrix_unroll(vectors: int, size: int) -> int:
+    """Steps whose rows of X are loaded before the first is multiplied, where a lane has vectors of so many bytes."""
+    return 4 if vectors == 1 or size <= 4 else 2
