@@ -12,7 +12,7 @@ import numpy as np
 from ..core import sharing
 from ..core.arrays import Run
 from ..core.tables import CSR, WARP, BBCSRTables, Measured, Wanted, mask_dtype
-from . import bbcsr_columns, bbcsr_matmat, bbcsr_rows, distinct, left_in_l2, prefix, shared_memory, transposed
+from . import bbcsr_columns, bbcsr_matmat, bbcsr_rows, distinct, left_in_l2, prefix, shared_memory, short_rows, transposed
 from .autotune import autotuned
 from .bbcsr_lengths import Lengths
 from .bbcsr_reads import reads_alike, reads_apart
@@ -268,6 +268,10 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
     `x` and `y` are contiguous and `dtype`, the product's, as are the scalars.
     """
     t, size, n_bins = tables, tables.block_size, tables.col_base.size
+    if size == 1 and short_rows.suit(t):
+        even = short_rows.product(t, dtype, partial(slots_by_rows, t))
+        if even is not None:
+            return even
     bins, (sharers, in_flight, near) = as_struct(t), schedule(t, dtype.itemsize)
     n_threads = THREADS_NEAR if near else threads(sharers)
     n_kept = n_bins if in_flight else left_in_l2.kept_at_ends(t, n_bins)
@@ -427,6 +431,11 @@ def warps_of_tiles(word: np.dtype) -> int:
 
 
 to_csr = bbcsr_rows.to_csr
+
+
+def slots_by_rows(t: BBCSRTables) -> CSR:
+    """Canonical CSR with the number of each entry's slot for its value, from 1, of blocks of 1 without holes."""
+    return to_csr(t._replace(data=cupy.arange(1, n_slots(t) + 1, dtype=np.int32)), 0, t.shape[0])
 
 
 def to_coo(tables: BBCSRTables) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]:

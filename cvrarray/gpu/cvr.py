@@ -10,7 +10,7 @@ import numpy as np
 
 from ..core.arrays import Run
 from ..core.tables import CSR, SPLITS, WARP, CVRTables, Runs, Wanted
-from . import cvr_matmat, distinct, left_in_l2, long_rows, prefix, row_lanes, segments, shared_memory, transposed
+from . import cvr_matmat, distinct, left_in_l2, long_rows, prefix, row_lanes, segments, shared_memory, short_rows, transposed
 from .autotune import autotuned
 from .compiler import (
     ACCUMULATE,
@@ -278,7 +278,9 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
     if long_rows.suits(t):
         return long_rows.product(t, dtype, partial(slots_by_rows, t))
     if row_lanes.suits(t):
-        return row_lanes.product(t, dtype, partial(slots_by_rows, t))
+        by_rows = cache(partial(slots_by_rows, t))
+        even = short_rows.product(t, dtype, by_rows) if short_rows.suit(t) else None
+        return even or row_lanes.product(t, dtype, by_rows)
 
     keeps, turns = left_in_l2.keeps(left_in_l2.bytes_of_tables(t)), left_in_l2.turns()
 

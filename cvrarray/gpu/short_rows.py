@@ -1,0 +1,88 @@
+"""``A @ x`` with as many slots for every row, for small matrices of short, even rows in either format.
+
+Such a product is a chain of waits: for where a bin or a chunk lies, for its columns, for x. With as many slots for every row
+nothing says where they lie, so the first wait is saved, and with it all that depends on the answer. The nonzeros are copied
+for that. Measured: ``docs/measurements/0003-gpu-products.md``.
+
+The order of sums may be another one than without: the structure alone decides, as with :mod:`.segments`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import cupy
+import numpy as np
+
+from ..core.arrays import Run
+from ..core.remembered import Remembered
+from ..core.tables import CSR, WARP, BBCSRTables, CVRTables
+from . import copied, distinct, left_in_l2
+from .compiler import STORED, Kernel, aside, blocks, scaling, struct
+
+THREADS = 128
+#: Slots of a row, at most; of all rows; and of these that are empty. Beyond a bin's, no more than half are.
+WIDEST, MOST_SLOTS, MOST_EMPTY = 16, 3 << 18, 1 << 18
+
+MATVEC = Kernel(
+    "short_rows",
+    "short_rows_matvec",
+    [(*dtypes, *how) for dtypes in STORED for how in (("int32", 1, True), ("int32", 7, False), ("int64", WIDEST, True))],
+    lambda value, product, index, width, keeps: (value, product, index, width, THREADS, keeps),
+)
+FILL = Kernel("short_rows", "short_rows_fill", [("int32",), ("int64",)])
+
+#: By the table of a structure: its longest row.
+_LONGEST = Remembered()
+
+
+def suit(t: BBCSRTables | CVRTables) -> bool:
+    """Whether all rows may have as many slots as the longest one, as far as the average row tells."""
+    return 0 < t.nnz <= WIDEST * t.shape[0] and _n_slots(t, -(-t.nnz // t.shape[0])) <= MOST_SLOTS
+
+
+def _n_slots(t: BBCSRTables | CVRTables, width: int) -> int:
+    return -(-t.shape[0] // WARP) * WARP * width
+
+
+class Layout:
+    """Which slot of the format's each one has its value from, and its column: 8 bytes a slot, or 12."""
+
+    def __init__(self, t: BBCSRTables | CVRTables, nonzeros: CSR, width: int) -> None:
+        """`nonzeros`: each one's slot, from 1."""
+        (ptr, col_of, source_of), n_rows = nonzeros[:3], t.shape[0]
+        size = _n_slots(t, width)
+        self.source, self.col = cupy.empty(size, np.int32), cupy.empty(size, col_of.dtype)
+        FILL(col_of.dtype)(
+            blocks(n_rows, THREADS),
+            (THREADS,),
+            (ptr, source_of, col_of, np.int64(n_rows), np.int32(width), self.source, self.col),
+        )
+
+
+def product(t: BBCSRTables | CVRTables, dtype: np.dtype, nonzeros: Callable[[], CSR]) -> Run | None:
+    """``run(x, y, alpha, beta)``, as that of the format's module, for rows that :func:`suit`; ``nonzeros()`` is the CSR of the
+    slots' numbers, from 1. None where the longest row would leave too many slots of others empty.
+    """
+    nonzeros = cache(nonzeros)
+
+    def longest() -> int:
+        with aside():
+            return int(cupy.diff(nonzeros()[0]).max())
+
+    width: int = _LONGEST.of(copied.structure(t), "longest", longest)
+    n_slots = _n_slots(t, width)
+    if width > WIDEST or n_slots > min(MOST_SLOTS, t.nnz + max(WARP * width, min(t.nnz, MOST_EMPTY))):
+        return None
+    layout, values = copied.prepared(t, "short rows", lambda: Layout(t, nonzeros(), width), in_full=False)
+    keeps = left_in_l2.keeps(values.copy.nbytes + layout.col.nbytes)
+    multiply = MATVEC(distinct.kind(copied.values(t), t.distinct), dtype, layout.col.dtype, width, keeps)
+    grid, matrix = blocks(t.shape[0], THREADS), struct(*distinct.fields(values.copy, t.distinct), layout.col, t.shape[0])
+
+    def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
+        multiply(grid, (THREADS,), (matrix, x, y, *scaling(alpha, beta)))
+
+    run.renew = values.renew  # type: ignore[attr-defined]
+    return run
