@@ -98,8 +98,8 @@ class VectorCosts(NamedTuple):
 
 #: With blocks of 1, and larger ones.
 VECTOR_COSTS = (
-    VectorCosts(3.83, 0.972, 0.0895, 0.153, 0.0494, 1.08, 2.57, 0.113, 0.525, 0),
-    VectorCosts(3.69, 1.84, 0, 0.196, 0.0342, 0, 0, 0.198, 0.56, 0.113),
+    VectorCosts(3.86, 1.03, 0.0932, 0.149, 0.0481, 1.11, 2.56, 0.109, 0.503, 0),
+    VectorCosts(3.7, 1.82, 0, 0.202, 0.037, 0, 0, 0.199, 0.555, 0.124),
 )
 RAMP_MB = 8.5
 BLOCK_FACTOR = 0.98  #: on a CPU, time over that of streaming with blocks of 2 or more, relative to blocks of 1

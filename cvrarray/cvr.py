@@ -131,13 +131,13 @@ class SharedCosts(NamedTuple):
 #: Where it goes by chunks; where it goes row by row (:mod:`cvrarray.core.lanes`), by slots of a lane; and where rows have
 #: thread blocks of their own.
 VECTOR_COSTS = {
-    0: VectorCosts(5.81, 0, 0.198, 0.267, 0.239, 0.169, 3.84),
-    4: VectorCosts(4.46, 0, 0.323, 0, 0, 0, 2.86),
-    8: VectorCosts(4.24, 0.0906, 0.28, 0, 0, 0, 3.05),
-    16: VectorCosts(4.6, 0, 0.266, 0, 0, 0, 2.26),
+    0: VectorCosts(5.91, 0, 0.2, 0.251, 0.225, 0.144, 3.85),
+    4: VectorCosts(4.5, 0, 0.317, 0, 0, 0, 2.93),
+    8: VectorCosts(4.23, 0.0821, 0.282, 0, 0, 0, 3.07),
+    16: VectorCosts(4.6, 0, 0.278, 0, 0, 0, 2.19),
 }
-VECTOR_COSTS_OF_LONG_ROWS = VectorCosts(4.53, 0, 0.553, 0, 0, 0, 0)
-VECTOR_COSTS_SHARED = SharedCosts(0.425, 0.0264, 0.626)
+VECTOR_COSTS_OF_LONG_ROWS = VectorCosts(4.54, 0, 0.552, 0, 0, 0, 0)
+VECTOR_COSTS_SHARED = SharedCosts(0.413, 0.0258, 0.566)
 LIKE_LINES = 32.0  #: So many times WARP rows need about as many sectors of x as WARP rows need lines.
 
 
