@@ -93,14 +93,30 @@ class Statistics(NamedTuple):
 
     @property
     def fits_l2(self) -> bool:
-        """Whether a CSR, x and y fit an H200's L2 cache: where a product finds what the last one has left of them."""
+        """bool: whether a CSR, x and y fit an H200's L2 cache, where a product finds what the last one has left of them.
+
+        Examples
+        --------
+        >>> import scipy.sparse, cvrarray
+        >>> cvrarray.statistics(scipy.sparse.eye(1000)).fits_l2
+        True
+        """
         item, (n_rows, n_cols) = self.dtype.itemsize, self.shape
         return bool(self.nnz * (item + 4) + 4 * (n_rows + 1) + item * (n_rows + n_cols) < fitted.L2_BYTES)
 
     @property
     def loads(self) -> float:
-        """Different 32 bytes of x in bins of 32 rows, over nonzeros: 8 columns of 4 bytes each, as `sectors` are. Of other
-        entries they follow from how much fewer lines are, which have 8 times as many columns.
+        """float: different 32 bytes of x in bins of 32 rows, over nonzeros.
+
+        8 columns of 4 bytes are 32 bytes, as `sectors` counts them. Of other entries they follow from how much fewer lines
+        are, which have 8 times as many columns.
+
+        Examples
+        --------
+        >>> import scipy.sparse, cvrarray
+        >>> stats = cvrarray.statistics(scipy.sparse.eye(1024, dtype="float32"))
+        >>> stats.sectors, stats.loads
+        (0.125, 0.125)
         """
         if not self.lines:
             return 0.0
