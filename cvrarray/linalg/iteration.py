@@ -1,7 +1,8 @@
 """The loop that methods share: a method makes steps, and here is decided who goes on, and why a column ended.
 
-Numbers of columns stay on the device; the host looks at them now and then. A column that has ended is left as it is,
-for its factors are 0 from then on. A method's own residual is an update: the true one is computed before success is
+Here this is array code, in which a CPU solves for several columns, and complex ones. One column on a CPU, and all on a
+GPU, have a loop of their own (:mod:`.cpu.steps`, :mod:`.gpu.steps`). A column that has ended is left as it is, for its
+factors are 0 from then on. A method's own residual is an update: the true one is computed before success is
 said, and where the update lied the column starts again from the true one.
 
 Where A is singular, or nearly, the factors of a step may have any size, and x overflows. So an iterate is kept whenever
@@ -16,13 +17,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from . import arithmetic
-from .ends import A_NAN, BREAKDOWN, CONVERGED, COUNTED, RUNNING, VERIFY, Judge
+from .ends import A_NAN, BREAKDOWN, CONVERGED, RUNNING, VERIFY, Judge
 from .operators import multiply
 from .solution import Outcome
 from .system import System, apply
 
-#: Steps between two looks of the host at a GPU.
-LOOK = 8
 #: An iterate is kept whose residual is this part of that of the one before.
 BETTER = 0.1
 
@@ -44,7 +43,6 @@ class Method:
         self.r = self.v.empty()
         for name in self.works_with:
             setattr(self, name, self.v.zeros())
-        self.is_tested = True
         self.active: Any = None
         self.end: Any = None
         self.kept: Any = None  # iterates, and the norms of their residuals
@@ -110,37 +108,23 @@ class Method:
         usable = self.active & (b != 0)
         return self.v.where(usable, a / self.v.where(usable, b, 1.0), self.v.constant(0))
 
-    def run(
-        self, b: Any, x: Any, tolerance: np.ndarray | None, limit: int, callback: Callable[[Any], Any] | None = None
-    ) -> Outcome:
+    def run(self, b: Any, x: Any, tolerance: np.ndarray, limit: int, callback: Callable[[Any], Any] | None = None) -> Outcome:
         """Solve, as :mod:`cvrarray.linalg.system` says; `callback(x)` is called after each iteration."""
-        xp, columns = self.xp, self.v.columns
-        judge = Judge(columns, tolerance, limit)
-        history: list[Any] = []
-        self.is_tested = tolerance is not None
-        verify_at = self.v.constant(-1)
+        judge = Judge(self.v.columns, tolerance, limit)
         with np.errstate(all="ignore"):
-            if tolerance is not None:
-                small = self.v.host(self.v.norm(b)) * float(np.finfo(self.system.dtype).eps) / 4
-                verify_at = self.v.load(np.maximum(small, tolerance))
+            small = self.v.host(self.v.norm(b)) * float(np.finfo(self.system.dtype).eps) / 4
+            verify_at = self.v.load(np.maximum(small, tolerance))
             true = first = self.best = self._true(b, x)
-            history.append(true)
             self.kept = x.copy()
             going = judge.judge(self.v.host(true))
             while going:
-                true = self._cycle(x, verify_at, judge, history, callback)
-                if tolerance is None:
-                    judge.end[judge.end == RUNNING] = COUNTED
-                    break
+                self._cycle(x, verify_at, judge, callback)
                 true = self._true(b, x)
                 going = judge.judge(self.v.host(true))
                 if going:
                     self.keep(x, true)
-            norms = self.v.host(true)
-            if self.is_tested:
-                norms = self._put_back(b, x, self.v.host(first), norms, judge)
-        kept = xp.stack([xp.atleast_1d(norms) for norms in history]) if self.system.history else None
-        return Outcome(judge.iterations, norms, judge.reasons(), kept)
+            norms = self._put_back(b, x, self.v.host(first), self.v.host(true), judge)
+        return Outcome(judge.iterations, norms, judge.reasons())
 
     def _put_back(self, b: Any, x: Any, first: np.ndarray, norms: np.ndarray, judge: Judge) -> np.ndarray:
         """Give columns whose residuals are larger than the first ones, or that are not finite, what was kept; the norms."""
@@ -161,29 +145,23 @@ class Method:
             self.r[...] = b
         return self.v.norm(self.r)
 
-    def _cycle(self, x: Any, verify_at: Any, judge: Judge, history: list[Any], callback: Callable[[Any], Any] | None) -> Any:
-        """Iterate until no column goes on, or one has had all its iterations; the updated norms."""
-        v, look = self.v, 1 if self.system.device.kind == "cpu" else self.system.check_every or LOOK
-        self.end = v.load(judge.end)
+    def _cycle(self, x: Any, verify_at: Any, judge: Judge, callback: Callable[[Any], Any] | None) -> None:
+        """Iterate until no column goes on, or one has had all its iterations."""
+        self.end = self.v.load(judge.end)
         self.active = self.end == RUNNING
-        done = v.load(judge.iterations)
+        done = self.v.load(judge.iterations)
         left = judge.limit - int(judge.iterations[judge.end == RUNNING].max())
-        norms = v.norm(self.r)
         self.start()
-        for k in range(left):
+        for _ in range(left):
             was = self.active
             norms = self.step(x)
             done = done + was
             self.keep(x, norms)
-            if self.is_tested:
-                self.stop(~v.is_finite(norms), A_NAN)
-                self.stop(norms <= verify_at, VERIFY)
-                self.settle()
-            if self.system.history:
-                history.append(norms)
+            self.stop(~self.v.is_finite(norms), A_NAN)
+            self.stop(norms <= verify_at, VERIFY)
+            self.settle()
             if callback is not None:
                 callback(x)
-            if self.is_tested and (k + 1) % look == 0 and not bool(self.active.any()):
+            if not self.active.any():
                 break
-        judge.end[:], judge.iterations[:] = v.host(self.end), v.host(done)
-        return norms
+        judge.end[:], judge.iterations[:] = self.v.host(self.end), self.v.host(done)

@@ -56,10 +56,10 @@ class Steps(Method):
         self.stop(True, end)
         return float(self.v.norm(self.r))
 
-    def _cycle(self, x: Any, verify_at: Any, judge: Judge, history: list[Any], callback: Callable[[Any], Any] | None) -> Any:
-        """See :class:`Method`: the same for plain numbers. These methods keep no history, and always look for the end."""
+    def _cycle(self, x: Any, verify_at: Any, judge: Judge, callback: Callable[[Any], Any] | None) -> None:
+        """See :class:`Method`: the same for plain numbers."""
         self.end, self.active = RUNNING, True
-        norm, verify_at = math.inf, float(verify_at)
+        verify_at = float(verify_at)
         self.start()
         for _ in range(judge.limit - int(judge.iterations[0])):
             if not self.active:
@@ -76,4 +76,3 @@ class Steps(Method):
             if callback is not None:
                 callback(x)
         judge.end[0] = self.end
-        return norm

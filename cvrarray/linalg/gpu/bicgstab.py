@@ -37,11 +37,10 @@ class Launches(Steps):
         self.columns[:, LEAST] = float(np.finfo(self.system.dtype).eps) ** 2
         self.columns[:, BEST] = self.best
 
-    def _cycle(self, *args: Any) -> Any:
+    def _cycle(self, *args: Any) -> None:
         """See :class:`Method`. The device keeps iterates by itself."""
-        norms = super()._cycle(*args)
+        super()._cycle(*args)
         self.best = self.columns[:, BEST].copy()
-        return norms
 
     @property
     def _p_hat(self) -> Any:

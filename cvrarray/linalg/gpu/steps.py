@@ -52,8 +52,8 @@ class Steps(Method):
         """Launch step `number`, counted from 0, which updates x."""
         raise NotImplementedError
 
-    def _cycle(self, x: Any, verify_at: Any, judge: Judge, history: list[Any], callback: Callable[[Any], Any] | None) -> Any:
-        """See :class:`Method`. These methods keep no history."""
+    def _cycle(self, x: Any, verify_at: Any, judge: Judge, callback: Callable[[Any], Any] | None) -> None:
+        """See :class:`Method`."""
         self.end = self.v.load(judge.end)
         self.active = self.end == RUNNING
         left = judge.limit - int(judge.iterations[judge.end == RUNNING].max())
@@ -66,7 +66,6 @@ class Steps(Method):
         words = self._lookout.received(0).view(np.int64)
         judge.end[:] = words[:, REASON]
         judge.iterations += words[:, ITERATIONS]
-        return self.columns[:, NORM].copy()
 
     def _iterate(self, x: Any, left: int, callback: Callable[[Any], Any] | None) -> None:
         """Steps until no column goes on, `left` at most."""
