@@ -37,6 +37,7 @@ from typing import Any
 import numpy as np
 
 from cvrarray import generate
+from cvrarray.choice import model
 from cvrarray.cli import bench, gpu_peers, rounding, sources
 from cvrarray.cli.table import finite
 from cvrarray.core import clocks, devices
@@ -341,7 +342,7 @@ def measure_case(
         contest.add_ours(name, ours[name])
     for name in registry:
         contest.add_peer(name, y, registry)
-    floor_bytes = machine.floor_bytes(csr, dtype.itemsize)
+    floor_bytes = model.floor_bytes(csr.shape, csr.nnz, dtype.itemsize)
     cold = device.kind == "cuda" and floor_bytes < machine.describe(device)["l2_bytes"]
     timings = clock.times(contest.calls, repeats, **({"cold": True} if cold else {}))
     for name, timed in timings.items():

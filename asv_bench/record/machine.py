@@ -80,12 +80,6 @@ def _host_rates(clock: Any) -> dict[str, float]:
     return {"read": source.nbytes / times["read"].low, "copy": 2 * source.nbytes / times["copy"].low}
 
 
-def floor_bytes(csr: Any, itemsize: int) -> int:
-    """Bytes that a CSR product of values of `itemsize` has to move when it reads `x` once, with 32-bit indices."""
-    n_rows, n_cols = csr.shape
-    return csr.nnz * (itemsize + 4) + 4 * (n_rows + 1) + itemsize * (n_rows + n_cols)
-
-
 @contextmanager
 def using_threads(count: int | None) -> Iterator[None]:
     """Ours and MKL run with `count` threads inside; None changes nothing. (SciPy and pydata/sparse have one.)"""

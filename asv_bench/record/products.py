@@ -27,6 +27,7 @@ from typing import Any
 
 from cvrarray import formats, generate
 from cvrarray.array.format import FORMATS
+from cvrarray.choice import model
 from cvrarray.cli import bench, peers, sources
 from cvrarray.cli.table import finite, render, significant, size
 from cvrarray.core import clocks, devices
@@ -178,7 +179,7 @@ def measure_case(
     cases = bench.measure_case(
         name, csr, device, repeats=repeats, seed=seed, names=names, counts=list(rates), using=machine.using_threads
     )
-    n_bytes = machine.floor_bytes(csr, csr.dtype.itemsize)
+    n_bytes = model.floor_bytes(csr.shape, csr.nnz, csr.dtype.itemsize)
     csr_bytes = sum(part.nbytes for part in (csr.data, csr.indices, csr.indptr))
     for case, rate in zip(cases, rates.values(), strict=True):
         case |= {"floor_bytes": n_bytes, "floor_seconds": n_bytes / rate["read"]}

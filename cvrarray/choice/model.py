@@ -101,8 +101,7 @@ class Statistics(NamedTuple):
         >>> cvrarray.statistics(scipy.sparse.eye(1000)).fits_l2
         True
         """
-        item, (n_rows, n_cols) = self.dtype.itemsize, self.shape
-        return bool(self.nnz * (item + 4) + 4 * (n_rows + 1) + item * (n_rows + n_cols) < fitted.L2_BYTES)
+        return floor_bytes(self.shape, self.nnz, self.dtype.itemsize) < fitted.L2_BYTES
 
     @property
     def loads(self) -> float:
@@ -267,6 +266,12 @@ def _rounded(microseconds: float) -> str:
 def _label(name: str) -> str:
     cls, keywords = of_variant(name)
     return ", ".join([cls.format, *(f"{key.replace('_', ' ')} {value}" for key, value in keywords.items())])
+
+
+def floor_bytes(shape: tuple[int, int], nnz: int, itemsize: int) -> int:
+    """Bytes that a CSR product of values of `itemsize` has to move when it reads `x` once, with 32-bit indices."""
+    n_rows, n_cols = shape
+    return nnz * (itemsize + 4) + 4 * (n_rows + 1) + itemsize * (n_rows + n_cols)
 
 
 def predict(stats: Statistics, device: str, columns: int = 1) -> dict[str, float]:
