@@ -162,6 +162,11 @@ def test_methods_of_ufuncs(build, ufunc, method):
         for axis in (0, 1, None, -1):
             assert_like_numpy(ufunc.reduce(A, axis=axis), ufunc.reduce(csr.toarray(), axis=axis))
         assert_like_numpy(ufunc.reduce(A), ufunc.reduce(csr.toarray()))
+        every = (0, None, None, True)  # axis, dtype, out, keepdims
+        assert_like_numpy(ufunc.reduce(A, *every), ufunc.reduce(csr.toarray(), *every))
+        if ufunc not in (np.add, np.multiply):
+            with pytest.raises(TypeError, match=rf"^numpy.{ufunc.__name__}.reduce of \w+ takes no dtype. Call astype"):
+                ufunc.reduce(A, dtype=np.float32)
         return
     with pytest.raises((TypeError, ValueError, RuntimeError)):  # NumPy itself refuses some before it asks
         getattr(ufunc, method)(*arguments)

@@ -110,6 +110,10 @@ def apply_ufunc(array: Any, ufunc: np.ufunc, method: str, inputs: tuple[Any, ...
     if method == "reduce" and ufunc in REDUCTIONS:
         if kwargs.pop("where", True) is not True or kwargs.pop("initial", None) is not None:
             raise TypeError(f"numpy.{ufunc.__name__}.reduce of {name} takes neither where nor initial. Call todense() first")
+        if kwargs.get("dtype") is None:  # as np.maximum.reduce(A, 0, None, None, True) names it
+            kwargs.pop("dtype", None)
+        elif ufunc not in (np.add, np.multiply):
+            raise TypeError(f"numpy.{ufunc.__name__}.reduce of {name} takes no dtype. Call astype(dtype) first")
         return REDUCTIONS[ufunc](*inputs, **{"axis": 0} | kwargs, **({} if out is None else {"out": out}))
     if method != "__call__" or ufunc in UNSUPPORTED:
         method = "" if method == "__call__" else f".{method}"
