@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zoo
-from checks import assert_product, assert_same_csr, get, put, rarely
+from checks import assert_product, assert_same_bits, assert_same_csr, get, put, rarely
 from forked import Child, needs_fork
 from scipy.io import mmwrite
 from scipy.sparse import csr_array, random_array
@@ -178,6 +178,7 @@ def _triplets(row, col, val, n):
         (([0], [3], np.ones(1)), ValueError, r"piece 1: col must lie in \[0, 3\)"),
         (([0.5], [0], np.ones(1)), TypeError, "piece 1: row must hold integers"),
         (([0], [0], np.ones(1, np.float32)), TypeError, "piece 1: val must have the dtype of the first piece"),
+        (([0], [0], np.ma.masked_equal(np.ones(1), 1)), TypeError, "piece 1: row, col and val must hold all"),
     ],
 )
 def test_bad_pieces(piece, error, message, path):
@@ -186,6 +187,12 @@ def test_bad_pieces(piece, error, message, path):
         to_store([good, piece], path, shape=(4, 3), device="cpu")
     with pytest.raises(FileNotFoundError):
         Stored(path, device="cpu")
+
+
+def test_pieces_in_any_byte_order(path):
+    piece = (np.array([0, 2], ">i8"), np.array([1, 2], ">i4"), np.array([3.0, 4], ">f8"))
+    to_store([piece, ([1], [0], [5.0])], path, shape=(3, 3), device="cpu")
+    np.testing.assert_array_equal(whole(Stored(path, device="cpu")).toarray(), [[0, 3, 0], [5, 0, 0], [0, 0, 4]])
 
 
 def test_no_pieces_at_all(path):
@@ -458,8 +465,16 @@ def test_operand_errors(path, device):
     stored = Stored(path, device=device)
     with pytest.raises(ValueError, match="length 300"):
         stored @ put(np.ones(299), device)
-    with pytest.raises(ValueError, match="out must have shape"):
+    with pytest.raises(ValueError, match="out must have length 1000; got 5"):
         stored.matvec(put(np.ones(300), device), out=put(np.ones(5), device))
+    with pytest.raises(TypeError, match="out must"):
+        stored.matvec(put(np.ones(300), device), out=[0] * 1000)
+    for operand in (matrix(), np.ma.masked_array(np.ones(300), np.arange(300) < 3)):
+        with pytest.raises(TypeError, match="x must"):
+            stored @ operand
+    for bad in (0, 1.5, "all"):
+        with pytest.raises(ValueError, match="threads must be an integer"):
+            Stored(path, device=device, threads=bad)
     for bad in (1, 0, 2.5):
         with pytest.raises(ValueError, match="hold must be"):
             Stored(path, device=device, hold=bad)
@@ -467,6 +482,18 @@ def test_operand_errors(path, device):
         Stored(path, device=device, budget="lots")
     with pytest.raises(IndexError):
         stored.panel(stored.n_panels)
+
+
+@pytest.mark.parametrize("columns", [(), (2,)], ids=["matvec", "matmat"])
+def test_x_that_is_out(columns, path, device):
+    """Each panel's product is of x as it was, and not of what the panels before have written there."""
+    csr = matrix((300, 300))
+    to_store(csr, path, chunks=4000, device=device)
+    stored, x = Stored(path, device=device), put(np.random.default_rng(1).random((300, *columns)), device)
+    assert stored.n_panels > 2
+    multiply = stored.matmat if columns else stored.matvec
+    expected = multiply(x)
+    assert_same_bits(multiply(x, out=x), expected)
 
 
 def test_host_operand_on_a_gpu(gpu, path):

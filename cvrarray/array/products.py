@@ -302,7 +302,7 @@ def _multiply(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
     shape = (n_rows, *x.shape[1:])
     given = out
     if out is not None:
-        out = _checked_out(array, out, shape, dtype)
+        out = checked_out(array, out, shape, dtype)
     alpha, beta = scalar(alpha, "alpha", work), scalar(beta, "beta", work)
     if beta != 0:
         if out is None:
@@ -381,7 +381,7 @@ def _of_column(array: Any, dtype: np.dtype) -> Run:
     return lambda x, y, alpha, beta: product(x.reshape(-1), y.reshape(-1), alpha, beta)
 
 
-def _checked_out(array: Any, out: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+def checked_out(array: Any, out: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
     """`out` as an array of the device's module, once it can take a product of this shape and dtype."""
     out = operand(array, out, "out")
     if out.ndim != len(shape):

@@ -130,6 +130,8 @@ class Spool:
 
     def _checked(self, piece: tuple[Any, Any, Any], number: int) -> np.ndarray:
         try:
+            if any(isinstance(part, np.ma.MaskedArray) for part in piece):
+                raise TypeError("row, col and val must hold all their numbers; got a masked array. Use compressed() on each")
             row, col, val = (np.asarray(part) for part in piece)
             if self._entry is None:
                 self._set_dtype(val.dtype)
@@ -140,7 +142,7 @@ class Spool:
                     raise TypeError(f"{name} must hold integers; got {index.dtype}")
                 if index.size and not (0 <= int(index.min()) and int(index.max()) < n):
                     raise ValueError(f"{name} must lie in [0, {n}); got {int(index.min())} to {int(index.max())}")
-            if val.dtype != self.dtype:
+            if coercion.check_dtype(val.dtype) != self.dtype:  # in any byte order
                 raise TypeError(f"val must have the dtype of the first piece, {self.dtype}; got {val.dtype}. Use astype on it")
         except (TypeError, ValueError) as error:
             raise type(error)(f"piece {number}: {error}") from error

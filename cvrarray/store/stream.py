@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from ..array import reductions
+from ..array import products, reductions
 from ..array.base import SparseArray
 from ..array.transposed import TransposedArray
 from ..core import devices
@@ -127,6 +127,8 @@ class Stored:
         self._target = devices.default() if device is None else devices.parse(device)
         if type(hold) is not int or hold < 2:
             raise ValueError(f"hold must be an integer of at least 2, for reading and computing to overlap; got {hold!r}")
+        if threads is not None and (type(threads) is not int or threads < 1):
+            raise ValueError(f"threads must be an integer of at least 1; got {threads!r}. Leave it out for one a core")
         self._hold = hold
         self._budget = budget if budget is None or budget == 0 else partition.n_bytes(budget, "budget")
         self._verify = verify
@@ -479,8 +481,8 @@ class Stored:
                 x = self._target.xp.ascontiguousarray(x, dtype)  # once, not once a panel
             if out is None:
                 out = self._target.xp.empty(shape, dtype)
-            elif out.shape != shape:
-                raise ValueError(f"out must have shape {shape}; got shape {out.shape}")
+            elif self._target.may_share_memory(x, products.checked_out(self, out, shape, dtype)):
+                x = x.copy()  # the first panels' results would be what the others multiply
             with closing(self._sweep(timeline)) as panels:
                 for first, last, panel in panels:
                     getattr(panel, kind)(x, out=out[first:last])
@@ -497,16 +499,16 @@ class Stored:
         return self._transposed(other) if other.ndim == 1 else self._transposed(other.T).T
 
     def _on_device(self, array: Any, name: str) -> Any:
-        """A host sequence as a NumPy array where products are computed on the host; else `array`, which must be there."""
+        """`array` as a numeric array on the store's device, or a TypeError that names the remedy."""
         xp = self._target.xp
-        if isinstance(array, xp.ndarray):
-            return array
-        if self._target.kind == "cpu" and not hasattr(array, "__cuda_array_interface__"):
-            return np.asarray(array)
-        raise TypeError(
-            f"{name} must be on the store's device, {self._target}; got {type(array).__name__}. "
-            f"Use {xp.__name__}.asarray({name}), or Stored(..., device=)"
-        )
+        if not isinstance(array, xp.ndarray) and (
+            self._target.kind == "cuda" or coercion.package(array) == "cupy" or hasattr(array, "__cuda_array_interface__")
+        ):
+            raise TypeError(
+                f"{name} must be on the store's device, {self._target}; got {type(array).__name__}. "
+                f"Use {xp.__name__}.asarray({name}), or Stored(..., device=)"
+            )
+        return products.operand(self, array, name)
 
     # ------------------------------------------------------------------------------------------------ the stream
 
