@@ -438,6 +438,15 @@ def test_bad_chunks(chunks, message):
         cvrarray.to_dask(matrix(), chunks=chunks, device="cpu")
 
 
+def test_numpy_integers_are_rows():
+    csr = matrix()
+    n, half = csr.shape[0], np.int64(csr.shape[0] // 2)
+    for chunks in (half, (half, n - half)):
+        assert cvrarray.to_dask(csr, chunks=chunks, device="cpu").chunks[0] == (int(half), n - int(half))
+    with pytest.raises(ValueError, match="chunks must"):  # no panel at all
+        cvrarray.to_dask(csr_array((0, 5)), chunks=(), device="cpu")
+
+
 def test_empty_matrices(cls, device):
     for shape in ((0, 5), (5, 0), (0, 0)):
         d = cvrarray.to_dask(csr_array(shape), format=cls.format, device=device)

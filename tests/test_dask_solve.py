@@ -212,6 +212,8 @@ def test_power_iteration_here():
         ({"A": da.eye(4, chunks=4)}, TypeError, "chunks of A must be cvrarray's arrays; got ndarray. Use cvrarray.to_dask"),
         ({"b": np.ones(3)}, ValueError, r"b must have shape \(4,\) for A of shape \(4, 4\); got \(3,\)"),
         ({"x0": np.ones((4, 1))}, ValueError, r"x0 must have shape \(4,\)"),
+        ({"b": np.ma.masked_equal(np.arange(4.0), 2)}, TypeError, "b must hold all its values; got a masked array"),
+        ({"x0": da.ma.masked_equal(da.ones(4), 2)}, TypeError, "x0 must hold all its values; got a masked array"),
         ({"transport": "mpi"}, ValueError, "transport must be 'auto', 'nccl' or 'host'; got 'mpi'"),
         ({"M": "ilu"}, ValueError, "M must be None, 'jacobi' or 'block_jacobi'; got 'ilu'"),
         ({"M": np.eye(4)}, ValueError, "M must be None, 'jacobi' or 'block_jacobi'; got array"),

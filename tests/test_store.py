@@ -178,6 +178,8 @@ def _triplets(row, col, val, n):
         (([0], [3], np.ones(1)), ValueError, r"piece 1: col must lie in \[0, 3\)"),
         (([0.5], [0], np.ones(1)), TypeError, "piece 1: row must hold integers"),
         (([0], [0], np.ones(1, np.float32)), TypeError, "piece 1: val must have the dtype of the first piece"),
+        (([0], [0]), TypeError, r"piece 1: must be a triplet \(row, col, val\)"),
+        (csr_array((1, 3)), TypeError, r"piece 1: must be a triplet \(row, col, val\) of arrays; got csr_array"),
         (([0], [0], np.ma.masked_equal(np.ones(1), 1)), TypeError, "piece 1: row, col and val must hold all"),
     ],
 )

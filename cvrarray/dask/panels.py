@@ -109,13 +109,18 @@ def _rows(csr: Any, chunks: Any, block_size: int | None) -> list[int]:
     if isinstance(chunks, str):
         size = dask.config.get("array.chunk-size") if chunks == "auto" else chunks
         return panel_rows(csr, partition.n_bytes(size, "chunks"), block_size)
-    if isinstance(chunks, int) and not isinstance(chunks, bool) and chunks > 0:
-        return [*range(0, n_rows, chunks), n_rows] if n_rows else [0, 0]
-    if isinstance(chunks, tuple | list) and all(isinstance(n, int) and n >= 0 for n in chunks) and sum(chunks) == n_rows:
+    if _is_count(chunks) and chunks > 0:
+        return [*range(0, n_rows, int(chunks)), n_rows] if n_rows else [0, 0]
+    if isinstance(chunks, tuple | list) and chunks and all(map(_is_count, chunks)) and sum(chunks) == n_rows:
         return [0, *np.cumsum(chunks).tolist()]
     raise ValueError(
         f"chunks must be 'auto', bytes such as '64 MiB', rows of a panel, or rows of each, {n_rows} together; got {chunks!r}"
     )
+
+
+def _is_count(value: Any) -> bool:
+    """Whether `value` is an integer, NumPy's or Python's, from 0."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 0)
 
 
 def _empty(cls: type[FormatArray], like: FormatArray) -> FormatArray:

@@ -145,7 +145,7 @@ def cg(
     ValueError
         Shapes or chunks do not fit; A turns out not to be positive definite, or A, b or x0 not to be finite.
     TypeError
-        Chunks are not our arrays.
+        Chunks are not our arrays, or b or x0 is masked.
     RuntimeError
         A worker was lost, or did not take part within `timeout`. No task is left behind.
 
@@ -250,6 +250,8 @@ def _solve(
     registry.register()
     known = {name: da.asarray(vector) for name, vector in known.items()}
     for name, vector in known.items():
+        if isinstance(vector._meta, np.ma.MaskedArray):
+            raise TypeError(f"{name} must hold all its values; got a masked array. Use da.ma.filled({name}, 0)")
         if vector.shape != A.shape[:1]:
             raise ValueError(f"{name} must have shape {A.shape[:1]} for A of shape {A.shape}; got {vector.shape}")
     dtype = _dtype(A, *known.values())

@@ -130,6 +130,8 @@ class Spool:
 
     def _checked(self, piece: tuple[Any, Any, Any], number: int) -> np.ndarray:
         try:
+            if not isinstance(piece, tuple | list | np.ndarray) or len(piece) != 3:
+                raise TypeError(f"must be a triplet (row, col, val) of arrays; got {type(piece).__name__}")
             if any(isinstance(part, np.ma.MaskedArray) for part in piece):
                 raise TypeError("row, col and val must hold all their numbers; got a masked array. Use compressed() on each")
             row, col, val = (np.asarray(part) for part in piece)
