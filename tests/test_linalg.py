@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 from pathlib import Path
 
@@ -1077,3 +1079,74 @@ def test_devices_must_agree(gpu):
         linalg.cg(A, put(np.ones(3), gpu), M=A3)
     with pytest.raises(TypeError, match="b must be on the device of A"):
         linalg.cg(scipy.sparse.eye_array(3, format="csr"), put(np.ones(3), gpu))
+
+
+# ---------------------------------------------------------------------------------------------- arguments of methods
+
+
+def preconditioner_of(kind, A):
+    return linalg.block_jacobi(A, 7) if kind == "block_jacobi" else getattr(linalg, kind)(A)
+
+
+KINDS_OF_M = pytest.mark.parametrize("kind", ["jacobi", "block_jacobi", "chebyshev"])
+
+
+@KINDS_OF_M
+def test_matvec_of_a_preconditioner_checks_what_kernels_trust(kind, device):
+    A = cvrarray.CVRArray(np.diag(np.arange(1.0, 61)), device=device)
+    M, x = preconditioner_of(kind, A), put(np.ones(60), device)
+    for wrong in (put(np.ones(3), device), put(np.ones(61), device), put(np.ones((2, 60)), device)):
+        with pytest.raises(ValueError, match=r"x must have shape \(60,\) or \(60, k\)"):
+            M.matvec(wrong)
+    for out in (put(np.ones(3), device), put(np.ones(60, np.float32), device), put(np.ones(120), device)[::2]):
+        with pytest.raises(ValueError, match="out must be contiguous"):
+            M.matvec(x, out)
+    with pytest.raises(ValueError, match="out must not share memory with x"):
+        M.matvec(x, x)
+    with pytest.raises(ValueError, match=r"A must have shape \(60, 60\), as before; got \(1, 1\)"):
+        M.update(cvrarray.CVRArray(np.ones((1, 1)), device=device))
+    if device == "cpu":
+        np.testing.assert_array_equal(M.matvec([1.0] * 60), M.matvec(x))
+        with pytest.raises(TypeError, match="x must hold all its values"):
+            M.matvec(np.ma.masked_equal(x, 1))
+
+
+@KINDS_OF_M
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda M: pickle.loads(pickle.dumps(M))])
+def test_copies_of_used_preconditioners(kind, duplicate, device):
+    A, b = cvrarray.CVRArray(np.diag(np.arange(1.0, 61)), device=device), put(np.ones(60), device)
+    M = preconditioner_of(kind, A)
+    expected = M.matvec(b)
+    linalg.cg(A, b, M=M)
+    assert_same_bits(duplicate(M).matvec(b), expected)
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda solver: pickle.loads(pickle.dumps(solver))])
+def test_copies_of_a_solver_have_matrices_of_their_own(duplicate, device):
+    A, b = cvrarray.CVRArray(np.diag(np.arange(1.0, 5)), device=device), put(np.arange(1.0, 5), device)
+    solver = linalg.CG(A, rtol=1e-12)
+    solver.solve(b)
+    other = duplicate(solver)
+    other.update(cvrarray.CVRArray(2 * np.diag(np.arange(1.0, 5)), device=device))
+    np.testing.assert_allclose(get(solver.solve(b).x), 1)
+    np.testing.assert_allclose(get(other.solve(b).x), 0.5)
+
+
+@pytest.mark.parametrize("shift", [np.nan, np.inf, 1j, "1"], ids=str)
+def test_minres_shift(shift):
+    with pytest.raises(ValueError, match="shift must be a finite real number"):
+        linalg.minres(np.eye(3), np.ones(3), shift=shift)
+
+
+@pytest.mark.parametrize("columns", [(), (2,)], ids=["vector", "columns"])
+@pytest.mark.parametrize("size", [1e-300, 1e-170, 1e200, 1e300], ids=str)
+def test_lsmr_of_numbers_whose_squares_vanish(size, columns, device):
+    """Theirs are 0 or inf, which would be a solution that is 0, or none."""
+    A = np.array([[3.0, 1, 0], [1, 2, 1], [0, 1, 4], [0, 0, 1]])
+    x = np.arange(1.0, 4).reshape(3, *(1 for _ in columns)) * np.ones((3, *columns))
+    given = cvrarray.CVRArray(A, device=device), put(A @ x * size, device)
+    for start in (None, put(np.ones((3, *columns)) * size, device)):
+        found = linalg.lsmr(*given, atol=1e-12, btol=1e-12, maxiter=50, x0=start)
+        np.testing.assert_allclose(get(found.x) / size, x, rtol=1e-8)
+        assert set(np.atleast_1d(found.istop)) <= {1, 2, 4, 5}
+        np.testing.assert_allclose(found.normx / size, np.linalg.norm(x, axis=0), rtol=1e-6)

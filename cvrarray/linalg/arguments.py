@@ -65,7 +65,7 @@ def right_side(b: Any, n: int, device: devices.Device) -> Any:
 def start(x0: Any, b: Any, preconditioner: Any, device: devices.Device, out: Any = None) -> Any:
     """x0 as an array of b's shape and dtype, 0 where there is none: a new one, or `out`."""
     if out is not None:
-        check_out(out, b, device)
+        operators.check_out(out, b, "b", device)
     x = device.xp.empty_like(b) if out is None else out
     if x0 is None:
         x.fill(0)
@@ -83,19 +83,6 @@ def start(x0: Any, b: Any, preconditioner: Any, device: devices.Device, out: Any
         raise TypeError(f"x0 is complex ({x0.dtype}) and the system is real ({b.dtype}). Use x0.real, or make b complex")
     x[...] = x0
     return x
-
-
-def check_out(out: Any, b: Any, device: devices.Device) -> None:
-    """Raise unless x can be written to `out`."""
-    if devices.of(out) != device or not hasattr(out, "flags"):
-        raise TypeError(f"out must be on the device of A, {device}; got {type(out).__name__} on {devices.of(out)}")
-    if out.shape != b.shape or out.dtype != b.dtype or not out.flags.c_contiguous:
-        raise ValueError(f"out must be contiguous, of shape {b.shape} and dtype {b.dtype}; got {out.shape} and {out.dtype}")
-    if not getattr(out.flags, "writeable", True):
-        raise ValueError("out must be writeable; it is read-only. Pass a copy")
-    devices.check_aligned(out, "out")
-    if device.may_share_memory(out, b):
-        raise ValueError("out must not share memory with b, which is read until the end. Pass another array")
 
 
 def as_preconditioner(M: Any, A: Any, matrix: Any, device: devices.Device) -> Any:

@@ -153,6 +153,10 @@ class CG:
         self._check_every = None if check_every is None else arguments.count(check_every, "check_every", 1, 1)
         self._engines: dict[tuple[Any, ...], dict[tuple[int, ...], Any]] = {}  # of each thread and stream
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without its memory: what one copy is told by :meth:`update` is no matter of the others."""
+        return {**self.__dict__, "_engines": {}}
+
     def solve(self, b: Any, x0: Any = None, out: Any = None) -> Solution:
         """Solve ``A @ x = b``.
 

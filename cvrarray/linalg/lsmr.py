@@ -374,6 +374,10 @@ def lsmr(
             for value, default, name in ((atol, 1e-6, "atol"), (btol, 1e-6, "btol"), (conlim, 1e8, "conlim"))
         ]
         norm_b = arguments.norms(b, device)
+        scale = solving.scale_of(norm_b, arguments.norms(x, device), dtype)  # squares of very small and large numbers vanish
+        if (scale != 1).any():
+            factor = xp.asarray(scale, b.real.dtype)
+            b, x, norm_b = b * factor, x * factor, norm_b * scale
         tests = Tests(tolerances[0], tolerances[1], tolerances[2], limit)
         with np.errstate(all="ignore"), shown(f"least squares for {x.shape[0]:,} unknowns"):
             if solving.is_one_by_one(matrix, b, device) and b.shape[1]:
@@ -382,9 +386,13 @@ def lsmr(
             else:
                 loop = LSMR(matrix, device, b.shape, dtype, damp, limit)
                 found = loop.run(b, x, norm_b, tests, x0 is not None)
+            if (scale != 1).any():
+                x, stop, count, norm_r, norm_ar, norm_a, cond, norm_x = found
+                found = x / factor, stop, count, norm_r / scale, norm_ar / scale, norm_a, cond, norm_x / scale
             lost = ~np.isfinite(arguments.norms(found[0], device))
             if lost.any():
                 xp.copyto(found[0], starts[0].reshape(x.shape) if starts else 0, where=xp.asarray(lost))
+                found = found[0], np.where(lost, 7, found[1]), *found[2:]
     return _result(found, b, show)
 
 

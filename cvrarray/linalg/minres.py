@@ -160,6 +160,7 @@ def minres(
     >>> x.round(9), info
     (array([1., 2., 3.]), 0)
     """
+    shift = arguments.real(shift, "shift")
     device = operators.device_of(A, b)
     matrix = operators.operator(A, device)
     operators.check_square(matrix.shape)
@@ -181,10 +182,7 @@ def _shifted(matrix: Any, shift: float, device: Any) -> operators.Operator:
         operators.multiply(matrix, x, out)
         out -= out.dtype.type(shift) * x
 
-    dtype = operators.vector_dtype(
-        matrix.dtype, np.result_type(np.float32, type(shift)) if np.iscomplexobj(shift) else matrix.dtype
-    )
-    return operators.Operator(matrix.shape, dtype, multiply, multiply)
+    return operators.Operator(matrix.shape, operators.vector_dtype(matrix.dtype), multiply, multiply)
 
 
 def _check_symmetric(matrix: Any, device: Any, name: str) -> None:

@@ -49,7 +49,8 @@ class Engine:
         self.double: Any = None
 
     def _narrow(self, matrix: Any) -> Any:
-        return matrix.astype(self.single if matrix.dtype.kind == "c" else np.float32)
+        with np.errstate(over="ignore"):  # double precision takes over from what is inf
+            return matrix.astype(self.single if matrix.dtype.kind == "c" else np.float32)
 
     def update(self, matrix: Any) -> None:
         """Take new values."""

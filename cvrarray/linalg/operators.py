@@ -212,6 +212,20 @@ def dense_vector(value: Any, name: str, device: devices.Device | None = None) ->
     return array
 
 
+def check_out(out: Any, like: Any, name: str, device: devices.Device) -> None:
+    """Raise unless what is like `like`, and made of it, can be written to `out`."""
+    if devices.of(out) != device or not hasattr(out, "flags"):
+        raise TypeError(f"out must be on the device of A, {device}; got {type(out).__name__} on {devices.of(out)}")
+    if out.shape != like.shape or out.dtype != like.dtype or not out.flags.c_contiguous:
+        wanted = f"contiguous, of shape {like.shape} and dtype {like.dtype}"
+        raise ValueError(f"out must be {wanted}; got {out.shape} and {out.dtype}, with strides {out.strides}")
+    if not getattr(out.flags, "writeable", True):
+        raise ValueError("out must be writeable; it is read-only. Pass a copy")
+    devices.check_aligned(out, "out")
+    if device.may_share_memory(out, like):
+        raise ValueError(f"out must not share memory with {name}, which is read until the end. Pass another array")
+
+
 def device_of(A: Any, b: Any) -> devices.Device:
     """Where a system lives: where A does, if A says so, else where b does."""
     if isinstance(A, SparseArray):

@@ -36,10 +36,16 @@ class Preconditioner:
         raise NotImplementedError
 
     def matvec(self, x: Any, out: Any = None) -> Any:
-        """``M @ x`` for a vector."""
-        xp = self.device.xp
+        """``M @ x`` for a vector or a matrix, all of which is checked: kernels read and write where they are told to."""
+        xp, n = self.device.xp, self.shape[0]
+        x = operators.dense_vector(x, "x", self.device)
+        if x.ndim not in (1, 2) or len(x) != n:
+            raise ValueError(f"x must have shape ({n},) or ({n}, k) for this preconditioner; got {x.shape}")
         x = xp.ascontiguousarray(x, np.result_type(self.dtype, operators.vector_dtype(x.dtype)))
-        out = xp.empty_like(x) if out is None else out
+        if out is None:
+            out = xp.empty_like(x)
+        else:
+            operators.check_out(out, x, "x", self.device)
         return self.apply(x, out)
 
     matmat = matvec
@@ -47,6 +53,16 @@ class Preconditioner:
     def update(self, A: Any) -> None:
         """Take new values of a matrix of the same structure."""
         raise NotImplementedError
+
+    def require_shape(self, A: Any) -> None:
+        """ValueError unless A has the shape of the matrix before."""
+        if tuple(A.shape) != self.shape:
+            raise ValueError(f"A must have shape {self.shape}, as before; got {tuple(A.shape)}. Make a new preconditioner")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is compiled for it: a copy makes its own."""
+        compiled: dict[str, Any] = {"_kernel": None, "_kernels": {}}
+        return {name: compiled.get(name, value) for name, value in self.__dict__.items()}
 
     def astype(self, dtype: Any, into: Any = None) -> Any:
         """The same in another precision; written over `into`, an earlier result, where that is given."""
@@ -63,6 +79,9 @@ class Workspace:
     def __init__(self, device: devices.Device, make: Callable[[tuple[int, ...], np.dtype], Any]) -> None:
         self._device, self._make = device, make
         self._sets: dict[tuple[Any, ...], Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_sets": {}}
 
     def __call__(self, out: Any) -> Any:
         """The set for an application that writes to `out`."""
@@ -109,6 +128,7 @@ class Jacobi(Preconditioner):
         return out
 
     def update(self, A: Any) -> None:
+        self.require_shape(A)
         self.inverse[...] = self._inverted(A)
 
     def astype(self, dtype: Any, into: Any = None) -> Any:
@@ -178,6 +198,7 @@ class BlockJacobi(Preconditioner):
         return out
 
     def update(self, A: Any) -> None:
+        self.require_shape(A)
         self.inverse[...] = self._inverted(A)
 
     def astype(self, dtype: Any, into: Any = None) -> Any:
@@ -268,8 +289,11 @@ class Chebyshev(Preconditioner):
         self._jacobi = Jacobi(A)
         self.dtype = operators.vector_dtype(A.dtype)
         self.largest = largest if largest is not None else largest_eigenvalue(A, self._jacobi.inverse, self.device)
-        self._workspace = Workspace(self.device, lambda shape, dtype: [self.device.xp.empty(shape, dtype) for _ in range(2)])
+        self._workspace = Workspace(self.device, self._vectors)
         self._kernels: dict[Any, Any] = {}
+
+    def _vectors(self, shape: tuple[int, ...], dtype: np.dtype) -> list[Any]:
+        return [self.device.xp.empty(shape, dtype) for _ in range(2)]
 
     @property
     def inverse_diagonal(self) -> Any:
@@ -313,7 +337,7 @@ class Chebyshev(Preconditioner):
         return found
 
     def update(self, A: Any) -> None:
-        self._jacobi.update(A)
+        self._jacobi.update(A)  # which requires A's shape
         self.matrix = A
         self.largest = largest_eigenvalue(A, self._jacobi.inverse, self.device)
         self._kernels.clear()

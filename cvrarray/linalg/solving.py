@@ -89,7 +89,7 @@ def run(
     tolerance = np.maximum(tolerances[0] * sizes, tolerances[1])
     left_out = [j for j, reason in enumerate(bad) if reason]
     kept = _columns(x)[:, left_out].copy() if left_out else None  # an index of no columns takes a GPU long
-    scale = _scale(sizes, starts, b.dtype)
+    scale = scale_of(sizes, starts, b.dtype)
     if left_out or (scale != 1).any():
         b = b * device.xp.asarray(scale, b.real.dtype)
         x *= device.xp.asarray(scale, b.real.dtype)
@@ -157,7 +157,7 @@ def _columns(vector: Any) -> Any:
     return vector[:, None] if vector.ndim == 1 else vector
 
 
-def _scale(sizes: np.ndarray, starts: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def scale_of(sizes: np.ndarray, starts: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """A power of 2 for each column, 1 where squares of numbers of its size are normal ones."""
     largest = np.maximum(sizes, starts)
     limit = float(np.finfo(dtype).max) ** 0.3
