@@ -456,7 +456,8 @@ class BBCSRArray(FormatArray):
         costs, n_bins, millions = VECTOR_COSTS[size > 1], max(1, -(-stats.shape[0] // WARP)), stats.nnz / 1e6
         tables, vectors, column = stats.table_bytes[name] / 1e6, sum(stats.shape) * item / 1e6, 4 - 2 * stats.narrow_columns
         blocks = _slots(stats.table_bytes[name], size, item, column) / (size * WARP * n_bins)
-        rounds = sharing.least(sharing.Bins(n_bins, blocks, stats.row_max / size, size, item)).rounds
+        is_wide = size == 1 and stats.narrow_columns < 0.5
+        rounds = sharing.least(sharing.Bins(n_bins, blocks, stats.row_max / size, size, item, is_wide)).rounds
         alone = costs.own_us - costs.ramp * math.expm1(-(tables + vectors) / RAMP_MB)
         alone += (costs.tables + costs.cold * stats.fits_l2) * tables + costs.vectors * vectors
         alone += (costs.sectors * stats.loads + costs.lines * stats.lines) * millions

@@ -2,18 +2,19 @@
 
 Few bins wait for memory rather than for its bandwidth. A warp waits for where its bin lies, and then once for each
 round of blocks that it loads together. Bins beyond those that the device holds at once wait for these, and the longest
-bin ends last. Fitted to 284 matrices and formats: ``docs/measurements/0005-choice-of-format.md``.
+bin ends last: the later the fewer share it. Fitted to 284 matrices and formats: ``docs/measurements/0005-choice-of-format.md``.
 """
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 from .fitted import PROCESSORS
 
 #: Of warps that share a bin; the most bins with which any do.
 SHARERS, MOST_BINS = (1, 2, 4, 8, 16), 1 << 15
+#: A multiprocessor, where bins are wide: their warps read other parts of x, and sharing makes no more of them.
+WIDE_WARPS = 144
 #: In rounds: until a warp knows where its bin lies; for each doubling of the sharers, as blocks of threads get larger and
 #: their sums are added; and of a warp's loads at least, however few they are.
 START, A_DOUBLING, LEAST = 0.3, 0.15, 0.9
@@ -27,10 +28,11 @@ class Bins(NamedTuple):
     longest: float
     block_size: int
     itemsize: int  # of the product's dtype
+    is_wide: bool  # most of them, of single columns
 
 
 class Wait(NamedTuple):
-    """The least number of rounds that a product waits, and the number of sharers with which it does."""
+    """How many rounds a product waits, and with how many sharers: the number with which it waits least, if it is allowed."""
 
     rounds: float
     sharers: int
@@ -41,14 +43,18 @@ def least(bins: Bins, processors: int = PROCESSORS) -> Wait:
     in_a_round = blocks_in_flight(bins.block_size, bins.itemsize)
     at_once = warps_at_once(bins.block_size, bins.itemsize) * processors
     mean, longest = bins.mean / in_a_round, max(bins.longest, bins.mean) / in_a_round
-    least_rounds, best, beyond, n_bins = math.inf, 1, longest - mean, bins.n_bins
-    for doublings, sharers in enumerate(SHARERS if 0 < n_bins <= MOST_BINS else SHARERS[:1]):
+    n_bins = bins.n_bins
+
+    def rounds(doublings: int) -> float:
+        sharers = SHARERS[doublings]
         waves, in_turn = -(-n_bins * sharers // at_once) or 1, mean / sharers
         a_wave = START + A_DOUBLING * doublings + (in_turn if in_turn > LEAST else LEAST)
-        rounds = waves * a_wave + beyond / sharers
-        if rounds < least_rounds:
-            least_rounds, best = rounds, sharers
-    return Wait(least_rounds, best)
+        return waves * a_wave + (longest - mean) / sharers
+
+    doublings = min(range(len(SHARERS)), key=rounds) if 0 < n_bins <= MOST_BINS else 0
+    while bins.is_wide and doublings and n_bins * SHARERS[doublings] > WIDE_WARPS * processors:
+        doublings -= 1
+    return Wait(rounds(doublings), SHARERS[doublings])
 
 
 def blocks_in_flight(block_size: int, itemsize: int) -> int:

@@ -42,7 +42,6 @@ LONG = 40
 #: not: entries in flight then.
 FEWEST, ALIKE_WARPS, SMALL_X = 4, 48, 1 << 19
 ONE_WAVE = 48  #: warps that a multiprocessor holds whose loads are all under way at once (:func:`loads_at_once`)
-WIDE_WARPS = 144  #: a multiprocessor, where bins are wide and warps read other parts of x: sharing makes no more
 #: Where the rows of a bin read other sectors of x each (:func:`.bbcsr_reads.reads_apart`), neighbouring bins mostly need some
 #: of these too. So as many bins as possible are on one multiprocessor, in blocks of so many threads.
 THREADS_NEAR = 512
@@ -298,8 +297,7 @@ def schedule(t: BBCSRTables, itemsize: int) -> Schedule:
 
     Where all warps read the same parts of `x` (:func:`reads_alike`), what a multiprocessor's warps read at a time is the
     larger the more warps there are, and the more each has in flight. It should stay in L1: so both are few then. Else
-    bins are shared by :mod:`cvrarray.core.sharing`, wide bins of single columns by no more than WIDE_WARPS a
-    multiprocessor.
+    bins are shared by :mod:`cvrarray.core.sharing`.
     """
     n_bins = t.col_base.size
     n_processors = processors()
@@ -319,11 +317,8 @@ def _sharers(t: BBCSRTables, itemsize: int, n_processors: int) -> int:
     if not 0 < n_bins <= sharing.MOST_BINS:
         return 1
     lengths = Lengths(t)
-    bins = sharing.Bins(n_bins, float(lengths.bins.mean()), float(lengths.most), size, itemsize)
-    sharers = sharing.least(bins, n_processors).sharers
-    while sharers > 1 and is_wide(t) and sharers * n_bins > WIDE_WARPS * n_processors:
-        sharers //= 2
-    return sharers
+    bins = sharing.Bins(n_bins, float(lengths.bins.mean()), float(lengths.most), size, itemsize, is_wide(t))
+    return sharing.least(bins, n_processors).sharers
 
 
 def loads_at_once(t: BBCSRTables, itemsize: int, sharers: int, in_flight: int) -> bool:
