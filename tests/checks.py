@@ -201,6 +201,18 @@ def assert_graph_multiplies_again(A: Any, change: Callable[[], object] = lambda:
         assert_same_bits(y, multiply(x))
 
 
+def assert_one_layout_a_structure(A: Any, monkeypatch: Any, module: Any, count: int) -> list[Any]:
+    """Products with `A` and other values make `count` of the module's layouts; the list to which later ones are added."""
+    made, layout = [], module.Layout
+    monkeypatch.setattr(module, "Layout", lambda *of: made.append(layout(*of)) or made[-1])
+    device, x = str(A.device), np.ones(A.shape[1])
+    for array in (A, A.with_values(put(3 * get(A.tocsr().data), device)), A):
+        for dtype in (np.float32, np.float64):
+            array @ put(x.astype(dtype), device)
+    assert len(made) == count
+    return made
+
+
 def assert_same_csr(found: Any, expected: csr_array) -> None:
     """Two CSR matrices agree entry by entry: shape, dtype, places (explicit zeros too), and bits of the values."""
     assert tuple(found.shape) == tuple(expected.shape)

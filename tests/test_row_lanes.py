@@ -12,6 +12,7 @@ from checks import (
     assert_few_values_keep_bits,
     assert_graph_multiplies_again,
     assert_new_values_count,
+    assert_one_layout_a_structure,
     assert_product,
     assert_products,
     get,
@@ -201,16 +202,11 @@ def test_arrays_of_one_structure_share_a_layout(monkeypatch, gpu):
     """Whatever their values, one for each number of slots of a lane; another array of the same matrix has its own."""
     from cvrarray.gpu import row_lanes
 
-    made, layout = [], row_lanes.Layout
-    monkeypatch.setattr(row_lanes, "Layout", lambda *of: made.append(layout(*of)) or made[-1])
     csr = uneven("float32")
-    A, x = CVRArray(csr, device=gpu), np.ones(csr.shape[1])
-    for array in (A, A.with_values(put(3 * csr.data, gpu)), A):
-        for dtype in (np.float32, np.float64):
-            array @ put(x.astype(dtype), gpu)
+    A = CVRArray(csr, device=gpu)
     slots = {row_lanes.slots(A._tables, np.dtype(dtype)) for dtype in (np.float32, np.float64)}
-    assert len(made) == len(slots)
-    CVRArray(csr, device=gpu) @ put(x, gpu)
+    made = assert_one_layout_a_structure(A, monkeypatch, row_lanes, len(slots))
+    CVRArray(csr, device=gpu) @ put(np.ones(csr.shape[1]), gpu)
     assert len(made) == len(slots) + 1
 
 

@@ -9,6 +9,7 @@ from checks import (
     assert_few_values_keep_bits,
     assert_graph_multiplies_again,
     assert_new_values_count,
+    assert_one_layout_a_structure,
     assert_product,
     assert_products,
     put,
@@ -144,11 +145,4 @@ def test_in_a_graph(build, gpu):
 def test_arrays_of_one_structure_share_a_layout(build, monkeypatch, gpu):
     from cvrarray.gpu import short_rows
 
-    made, layout = [], short_rows.Layout
-    monkeypatch.setattr(short_rows, "Layout", lambda *of: made.append(layout(*of)) or made[-1])
-    csr = even("float32")
-    A, x = build(csr, device=gpu), np.ones(csr.shape[1])
-    for array in (A, A.with_values(put(3 * csr.data, gpu)), A):
-        for dtype in (np.float32, np.float64):
-            array @ put(x.astype(dtype), gpu)
-    assert len(made) == 1
+    assert_one_layout_a_structure(build(even("float32"), device=gpu), monkeypatch, short_rows, 1)
