@@ -1150,3 +1150,11 @@ def test_lsmr_of_numbers_whose_squares_vanish(size, columns, device):
         np.testing.assert_allclose(get(found.x) / size, x, rtol=1e-8)
         assert set(np.atleast_1d(found.istop)) <= {1, 2, 4, 5}
         np.testing.assert_allclose(found.normx / size, np.linalg.norm(x, axis=0), rtol=1e-6)
+
+
+@KINDS_OF_M
+def test_a_preconditioner_on_another_device(kind, gpu):
+    A = np.diag(np.arange(1.0, 61))
+    M = preconditioner_of(kind, cvrarray.CVRArray(A, device="cpu"))
+    with pytest.raises(TypeError, match=f"M must be on the device of A, {gpu}; got one on cpu"):
+        linalg.cg(cvrarray.CVRArray(A, device=gpu), put(np.ones(60), gpu), M=M)

@@ -662,6 +662,17 @@ def test_what_is_there_is_not_overwritten_by_accident(path, tmp_path):
     assert_same_csr(whole(Stored(path, device="cpu")), matrix(seed=1))
 
 
+def test_entries_set_aside_by_another_program_are_not_taken(path):
+    """What lists them fits its checksum, but is not of this shape: they are set aside anew."""
+    for listed in ({}, {"files": 3}, {"files": {"a": 1}}, {"files": {}}):
+        folder = Path(f"{path}.spool")
+        folder.mkdir()
+        (folder / "spool.json").write_text(json.dumps(layout.sealed(listed)))
+        to_store(pieces_of(matrix(), 3), path, shape=(1000, 300), device="cpu", name="m", resume=True)
+        assert_same_csr(whole(Stored(path, device="cpu")), matrix())
+        layout.remove(path)
+
+
 SOURCES = {
     "matrix": lambda csr: (csr, {}),
     "pieces": lambda csr: (pieces_of(csr, 7), {"shape": csr.shape}),
@@ -871,7 +882,7 @@ def test_bytes(text, count):
     assert partition.n_bytes(text, "chunks") == count
 
 
-@pytest.mark.parametrize("text", ["", "MiB", "-1", -1, 0, 2.5, None, "1 i", "1 XB"])
+@pytest.mark.parametrize("text", ["", "MiB", "-1", -1, 0, 2.5, None, "1 i", "1 XB", "9" * 400])
 def test_bad_bytes(text):
     with pytest.raises(ValueError, match="chunks must be a number of bytes"):
         partition.n_bytes(text, "chunks")

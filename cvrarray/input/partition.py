@@ -29,7 +29,8 @@ def n_bytes(text: Any, name: str) -> int:
     """
     if isinstance(text, str):
         found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kmgt]?i?)b?\s*", text.lower())
-        count = int(float(found[1]) * _UNITS[found[2]]) if found and found[2] in _UNITS else 0
+        size = float(found[1]) * _UNITS[found[2]] if found and found[2] in _UNITS else 0.0
+        count = int(size) if math.isfinite(size) else 0
     else:
         try:
             count = 0 if isinstance(text, bool) else operator.index(text)

@@ -70,14 +70,16 @@ class Spool:
         try:
             with open(self._done_file) as file:
                 found = layout.unsealed(json.load(file))
-            if any(os.path.getsize(os.path.join(self.folder, file)) != size for file, (size, _) in found["files"].items()):
+            files, checksum, dtype = found["files"], int(found["checksum"]), np.dtype(found["dtype"])
+            if any(os.path.getsize(os.path.join(self.folder, file)) != size for file, (size, _) in files.items()):
                 return False
-        except (FileNotFoundError, ValueError, AttributeError):
+            known = found["shape"], found["name"], found["bucket_rows"]
+        except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
             return False
-        if name is None or (found["shape"], found["name"], found["bucket_rows"]) != ([*self.shape], name, self._bucket_rows):
+        if name is None or known != ([*self.shape], name, self._bucket_rows):
             return False
-        self._set_dtype(np.dtype(found["dtype"]))
-        self.checksum, self._files = found["checksum"], found["files"]
+        self._set_dtype(dtype)
+        self.checksum, self._files = checksum, files
         return True
 
     def fill(self, pieces: Iterable[tuple[Any, Any, Any]], name: str | None) -> None:
