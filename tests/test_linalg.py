@@ -6,6 +6,7 @@ import copy
 import pickle
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -1150,6 +1151,13 @@ def test_lsmr_of_numbers_whose_squares_vanish(size, columns, device):
         np.testing.assert_allclose(get(found.x) / size, x, rtol=1e-8)
         assert set(np.atleast_1d(found.istop)) <= {1, 2, 4, 5}
         np.testing.assert_allclose(found.normx / size, np.linalg.norm(x, axis=0), rtol=1e-6)
+
+
+def test_a_preconditioner_without_dtype():
+    M = SimpleNamespace(shape=(3, 3), apply=lambda r, out: np.copyto(out, r / 2))
+    x, info = linalg.cg(np.diag([2.0, 2, 2]), np.ones(3), M=M)
+    np.testing.assert_allclose(x, 0.5)
+    assert info == 0
 
 
 @KINDS_OF_M

@@ -662,6 +662,16 @@ def test_what_is_there_is_not_overwritten_by_accident(path, tmp_path):
     assert_same_csr(whole(Stored(path, device="cpu")), matrix(seed=1))
 
 
+def test_a_store_that_is_overwritten_while_it_is_open(path):
+    """Nothing is damaged: to remove its panels would be wrong."""
+    to_store(matrix(), path, chunks="20 kB", format="cvr", values="plain", device="cpu")
+    stored = Stored(path, device="cpu", budget=0)
+    for other in (-matrix(), matrix((1000, 300), density=0.1)):  # of the same length, and of another
+        to_store(other, path, chunks="20 kB", format="cvr", values="plain", device="cpu", overwrite=True)
+        with pytest.raises(ValueError, match="Another store has been written there since this one was opened: open it anew"):
+            stored @ np.ones(300)
+
+
 def test_entries_set_aside_by_another_program_are_not_taken(path):
     """What lists them fits its checksum, but is not of this shape: they are set aside anew."""
     for listed in ({}, {"files": 3}, {"files": {"a": 1}}, {"files": {}}):

@@ -99,7 +99,7 @@ def as_preconditioner(M: Any, A: Any, matrix: Any, device: devices.Device) -> An
         found = operators.operator(M, device, "M")
     if tuple(found.shape) != tuple(matrix.shape):
         raise ValueError(f"M must have A's shape, {tuple(matrix.shape)}; got {tuple(found.shape)}")
-    if found.dtype.kind == "c" and matrix.dtype.kind != "c":
+    if np.dtype(getattr(found, "dtype", matrix.dtype)).kind == "c" and matrix.dtype.kind != "c":
         raise TypeError(f"M is complex ({found.dtype}) and A is real ({matrix.dtype}). Use A.astype('complex128')")
     return found
 

@@ -383,7 +383,9 @@ def require_whole(path: str, k: int, panel: Panel) -> os.stat_result:
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"panel {k} of {path}: {name} must be a regular file. {_REMEDY}")
     if status.st_size != panel.n_bytes:
-        raise ValueError(f"panel {k} of {path}: {name} must have {panel.n_bytes} bytes; it has {status.st_size}. {_REMEDY}")
+        raise ValueError(
+            f"panel {k} of {path}: {name} must have {panel.n_bytes} bytes; it has {status.st_size}. {_remedy(path, panel)}"
+        )
     return status
 
 
@@ -414,7 +416,7 @@ def read_piece(path: str, k: int, panel: Panel, i: int, out: np.ndarray, verify:
             while done < len(content):
                 n_bytes = file.readinto(content[done : done + _BLOCK])
                 if not n_bytes:
-                    raise ValueError(f"panel {k} of {path}: {name} ends at byte {start + done}. {_REMEDY}")
+                    raise ValueError(f"panel {k} of {path}: {name} ends at byte {start + done}. {_remedy(path, panel)}")
                 if verify:  # while the block is in cache
                     crc = zlib.crc32(content[done : done + n_bytes], crc)
                 done += n_bytes
@@ -422,7 +424,8 @@ def read_piece(path: str, k: int, panel: Panel, i: int, out: np.ndarray, verify:
         raise _naming_panel(error, path, k, name) from error
     if verify and crc != panel.pieces[i]:
         raise ValueError(
-            f"panel {k} of {path}: bytes {start} to {start + len(content)} of {name} do not match their checksum. {_REMEDY}"
+            f"panel {k} of {path}: bytes {start} to {start + len(content)} of {name} do not match their checksum. "
+            f"{_remedy(path, panel)}"
         )
 
 
@@ -438,6 +441,14 @@ def assemble(panel: Panel, content: Any) -> SparseArray:
 
 
 _REMEDY = "The file is damaged: remove the panel's folder, and write it again with to_store(..., resume=True)"
+
+
+def _remedy(path: str, panel: Panel) -> str:
+    """What to do where a panel's bytes are not those of its manifest, which was read when the store was opened."""
+    with suppress(OSError, ValueError):
+        if read_root(path).id != panel.store:
+            return "Another store has been written there since this one was opened: open it anew"
+    return _REMEDY
 
 
 def _naming_panel(error: OSError, path: str, k: int, file: str) -> OSError:
