@@ -395,3 +395,73 @@ def test_slices_and_stacks_of_bins_have_the_tables_of_a_conversion(size, kind):
         B.check()
         expected = scipy.sparse.vstack([part.to_scipy() for part in parts])
         checks.assert_same_tables(B._tables, cvrarray.BBCSRArray(expected, block_size=size, device="cpu")._tables)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.complex128, np.int8, np.bool_], ids=str)
+def test_large_and_small_results_are_alike(dtype, monkeypatch):
+    """SciPy's loops, which large CSRs are indexed by on a CPU, and NumPy's operations give the same entries."""
+    from cvrarray.cpu import taking
+
+    dense = sample(np.float64).astype(dtype)
+    A = checks.Build("cvr", {})(dense, "cpu")
+    rng = np.random.default_rng(3)
+    rows = [
+        np.s_[::-1],
+        np.s_[1:15:3],
+        np.s_[-1:-1:-1],
+        np.s_[5::-2],
+        rng.integers(0, 17, 40),
+        np.array([], int),
+        rng.random(17) < 0.4,
+    ]
+    cols = [
+        np.s_[4:20],
+        np.s_[:, 7],
+        np.s_[3::4],
+        np.s_[::-1],
+        np.s_[9:2],
+        rng.integers(0, 29, 70),
+        np.arange(29),
+        np.array([], int),
+    ]
+    keys = [*rows, *((slice(None), c[1] if isinstance(c, tuple) else c) for c in cols)]
+    used = []
+    take = taking._taken
+    monkeypatch.setattr(taking, "_taken", lambda *a: used.append(1) or take(*a))
+    for key in keys:
+        found = []
+        for least, most in ((0, 2**31 - 1), (1 << 60, 1 << 60), (0, 1)):
+            monkeypatch.setattr(taking, "LEAST", least)
+            monkeypatch.setattr(taking, "MOST", most)
+            assert_item(A, dense, key)
+            found.append(A[key])
+        assert used, key
+    assert len(used) >= len(keys) - 4  # where there is no entry to take, either may be used
+
+
+def test_more_entries_than_32_bits_reach_are_not_taken_by_scipy(monkeypatch):
+    """SciPy's offsets would wrap: rows and columns that are named many times."""
+    from cvrarray.cpu import taking
+
+    monkeypatch.setattr(taking, "LEAST", 0)
+    monkeypatch.setattr(taking, "MOST", 30)
+    dense = np.arange(1.0, 26).reshape(5, 5)
+    A = checks.Build("cvr", {})(dense, "cpu")
+    csr = coercion.as_csr(dense)
+    many = np.array([1, 1, 1, 1, 1, 1, 1])
+    assert taking.rows(csr, many[:6]) is not None
+    assert taking.rows(csr, many) is None
+    assert taking.columns(csr, np.arange(5)) is not None
+    assert taking.columns(csr, many[:2]) is None
+    assert_item(A, dense, many)
+    assert_item(A, dense, np.s_[:, many])
+
+
+def test_wide_matrices_take_no_table_of_columns():
+    """SciPy's loops have a table of all columns, which the memory of an index must not grow by."""
+    from cvrarray.cpu import taking
+
+    csr = coercion.as_csr(csr_array((np.ones(20_000), np.arange(20_000) * 100_000, [0, 20_000]), shape=(1, 2**31 - 2)))
+    assert taking.columns(csr, np.array([0, 100_000])) is None
+    assert taking.columns(csr, np.s_[::2]) is None
+    assert taking.columns(csr, np.s_[0:100_001:1]).nnz == 2

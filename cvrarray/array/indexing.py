@@ -70,6 +70,9 @@ def getitem(array: Any, key: Any) -> Any:
                 return taken
         paired, mesh = _pairing(rows, cols)
         csr, rows = _decoded(array, rows)
+        if isinstance(rows, int) and isinstance(cols, int) and target.kind == "cpu":
+            place = int(csr.indices.searchsorted(cols))
+            return csr.data[place] if place < csr.nnz and csr.indices[place] == cols else csr.data.dtype.type(0)
         if paired:
             row, col = target.xp.broadcast_arrays(*(target.xp.asarray(s, dtype=np.int64) for s in (rows, cols)))
             value = _values_at(csr, row.ravel(), col.ravel()).reshape(row.shape)
@@ -232,6 +235,8 @@ def _rows(csr: CSR, rows: Any) -> CSR:
         indptr = csr.indptr[rows.start : max(rows.stop, rows.start) + 1]
         first, last = int(indptr[0]), int(indptr[-1])
         return _csr_of(indptr - indptr[0], csr.indices[first:last], csr.data[first:last], (len(rows), csr.shape[1]))
+    if target.kind == "cpu" and (taken := target.backend("taking").rows(csr, _places(rows))) is not None:
+        return _csr_of(*taken[:4])
     if isinstance(rows, range):
         rows = xp.arange(rows.start, rows.stop, rows.step, dtype=np.int64)
     start = csr.indptr[rows].astype(np.int64)
@@ -246,7 +251,19 @@ def _columns(csr: CSR, cols: Any) -> CSR:
         return csr
     if isinstance(cols, int):
         cols = range(cols, cols + 1)
+    if target.kind == "cpu" and getattr(cols, "step", 1) > 0:
+        if (taken := target.backend("taking").columns(csr, _places(cols))) is not None:
+            return _csr_of(*taken[:4])
     return _column_range(csr, cols, target) if isinstance(cols, range) else _column_places(csr, cols, target)
+
+
+def _places(selection: Any) -> Any:
+    """A range as a slice, an index array as it is."""
+    if not isinstance(selection, range):
+        return selection
+    if not selection:
+        return slice(0, 0, 1)
+    return slice(selection.start, selection.stop if selection.stop >= 0 else None, selection.step)
 
 
 def _column_range(csr: CSR, cols: range, target: devices.Device) -> CSR:

@@ -269,16 +269,21 @@ def _extreme(array: Any, ufunc: np.ufunc, axis: int | None, out: Any, keepdims: 
 def _line_extremes(csr: CSR, ufunc: Any, xp: Any, explicit: bool = False) -> Any:
     """(n_rows,) extremes of rows, of stored entries alone if `explicit`.
 
-    The first and the last 2^k entries cover a row of 2^k to 2^(k+1) - 1 entries.
+    CuPy has no ``reduceat``: there the first and the last 2^k entries cover a row of 2^k to 2^(k+1) - 1 entries.
     """
     start, end = csr.indptr[:-1].astype(np.int64), csr.indptr[1:].astype(np.int64)
     lengths = end - start
     result = xp.zeros(lengths.size, csr.data.dtype)
-    longest = int(lengths.max()) if lengths.size else 0
-    neighbours = csr.data  # neighbours[i]: the extreme of the 2^k entries from i on
-    for k in range(longest.bit_length()):
-        rows = xp.flatnonzero((lengths >> k) == 1)
-        result[rows] = ufunc(neighbours[start[rows]], neighbours[end[rows] - (1 << k)])
-        if longest >> k > 1:
-            neighbours = ufunc(neighbours[: -(1 << k)], neighbours[1 << k :])
+    if xp is np:
+        rows = np.flatnonzero(lengths)
+        if rows.size:
+            result[rows] = ufunc.reduceat(csr.data, start[rows])
+    else:
+        longest = int(lengths.max()) if lengths.size else 0
+        neighbours = csr.data  # neighbours[i]: the extreme of the 2^k entries from i on
+        for k in range(longest.bit_length()):
+            rows = xp.flatnonzero((lengths >> k) == 1)
+            result[rows] = ufunc(neighbours[start[rows]], neighbours[end[rows] - (1 << k)])
+            if longest >> k > 1:
+                neighbours = ufunc(neighbours[: -(1 << k)], neighbours[1 << k :])
     return result if explicit else xp.where(lengths < csr.shape[1], ufunc(result, xp.zeros_like(result)), result)

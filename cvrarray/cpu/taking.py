@@ -1,0 +1,55 @@
+"""Rows and columns of a canonical CSR on the CPU, by SciPy's compiled loops.
+
+NumPy's operations, which a GPU's CSR is indexed by, name the source of every entry: they take five to ten times as long.
+SciPy's loops have one dtype for offsets and columns, and a table of all columns for any but neighbouring ones. Where a
+result may have more entries than 32 bits reach or hardly any, or the table would be larger than the CSR, the answer is
+None, and NumPy's operations are to be taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..core.tables import CSR
+from . import csr as canonical
+
+LEAST = 1 << 13  #: entries from which SciPy's loops win what making its array takes
+MOST = 2**31 - 1  #: entries that 32-bit offsets reach
+
+
+def rows(csr: CSR, places: np.ndarray | slice) -> CSR | None:
+    """The rows at `places`, an array of numbers from 0 or a slice, in their order; a row may be named many times."""
+    n_entries = int((csr.indptr[1:][places] - csr.indptr[:-1][places]).sum(dtype=np.int64))
+    if not LEAST <= n_entries <= MOST or csr.nnz > MOST:
+        return None
+    return _taken(csr, lambda matrix: matrix[places])
+
+
+def columns(csr: CSR, places: np.ndarray | slice) -> CSR | None:
+    """The columns at `places`, an array of numbers from 0 or an ascending slice, in their order."""
+    ascends, has_table, most = True, isinstance(places, np.ndarray) or places.step != 1, 1
+    if has_table and csr.shape[1] > csr.nnz:
+        return None
+    if isinstance(places, np.ndarray):  # which may name a column many times
+        most = int(np.bincount(places, minlength=1).max())
+        ascends = bool((places[1:] >= places[:-1]).all())
+    if not LEAST <= csr.nnz * max(most, 1) <= MOST:
+        return None
+    taken = _taken(csr, lambda matrix: matrix[:, places])
+    return taken if ascends else canonical.canonical_rows(taken)
+
+
+def _taken(csr: CSR, take: Callable[[Any], Any]) -> CSR:
+    from scipy.sparse import csr_array
+
+    data = csr.data.view(np.uint16) if csr.data.dtype == np.float16 else csr.data  # SciPy has no float16
+    matrix = csr_array(csr.shape, dtype=data.dtype)
+    # attributes, as the constructor would look at all columns
+    matrix.data, matrix.indices, matrix.indptr = data, csr.indices, csr.indptr.astype(csr.indices.dtype, copy=False)
+    taken = take(matrix)
+    index = csr.indices.dtype
+    indptr, indices = canonical.offsets(taken.indptr, index), taken.indices.astype(index, copy=False)
+    return CSR(indptr, indices, taken.data.view(csr.data.dtype), taken.shape)
