@@ -118,6 +118,9 @@ def test_which_matrices_are_read_by_columns(gpu):
         A = cvrarray.BBCSRArray(csr, block_size=1, device=gpu)
         assert (A._product_by_columns(np.dtype("float64"), 4) is not None) == pays
         assert A._product_by_columns(np.dtype("float64"), 64) is None
+    few = cvrarray.BBCSRArray(uniform(4_000, 8)[:150], block_size=1, device=gpu)
+    for k, pays in ((8, True), (16, False)):
+        assert (few._product_by_columns(np.dtype("float64"), k) is not None) == pays
 
 
 def test_a_structure_is_looked_at_once(gpu, monkeypatch):

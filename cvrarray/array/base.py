@@ -72,6 +72,10 @@ class SparseArray(Names):
         """
         return None
 
+    def _rows_read(self, row_bytes: int) -> Any | None:
+        """(n,) int64: the rows of X, of so many bytes, that ``A @ X`` reads, where a copy of others would take long."""
+        return None
+
     def _layout(self) -> str:
         """The format's parameters in a few words, for the repr."""
         raise NotImplementedError

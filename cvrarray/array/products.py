@@ -316,7 +316,7 @@ def _multiply(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
     direct = direct and not (is_ready and target.may_share_memory(x, out))
     is_plain = is_ready and (direct or (out is None and dtype == work))  # no memory but for the result
     with target.use(), _NOTHING if is_plain else target.keeping(array._of_graphs):
-        x = x if is_ready else _cast(target, x, work)
+        x = x if is_ready else _cast(target, x, work, array)
         y = out if direct else xp.empty(shape, work)
         if not direct and beta != 0:
             y[...] = out
@@ -344,10 +344,13 @@ def _by_columns(array: Any, x: Any, dtype: np.dtype) -> Run | None:
     return run
 
 
-def _cast(target: Any, x: Any, dtype: np.dtype) -> Any:
-    """`x` in C order and `dtype`. CuPy makes 0 of a denormal float32 that becomes a float64."""
+def _cast(target: Any, x: Any, dtype: np.dtype, factor: Any = None) -> Any:
+    """`x` in C order and `dtype`; maybe only the rows that a `factor` on its left reads. CuPy makes 0 of a denormal float32
+    that becomes a float64.
+    """
     if _has_columns(x):
-        x = target.backend("order").c_order(x)
+        rows = None if factor is None else factor._rows_read(x.shape[1] * x.itemsize)
+        x = target.backend("order").c_order(x) if rows is None else target.backend("order").c_order(x, some=rows)
     wider = WIDER.get(x.dtype) if target.kind == "cuda" and dtype in NARROWER else None
     if wider is not None:
         x = target.backend("distinct").widened(x, wider)

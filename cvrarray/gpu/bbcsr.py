@@ -31,6 +31,7 @@ from .compiler import (
 )
 from .look import Look, host
 from .memory import leading, together
+from .rows_read import rows_read as found_rows
 from .words import WORDS
 
 THREADS_OF_RUNS = 256  # that share a bin of long rows
@@ -355,6 +356,11 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Run:
 def product_by_columns(tables: BBCSRTables, dtype: np.dtype) -> Callable[[int], Run | None]:
     """A function of k: see :func:`.bbcsr_columns.product`."""
     return bbcsr_columns.product(tables, dtype, cache(lambda: schedule(tables, dtype.itemsize).sharers))
+
+
+def rows_read(tables: BBCSRTables, row_bytes: int) -> cupy.ndarray | None:
+    """See :func:`.rows_read.rows_read`. Holes are multiplied too, in blocks of any columns."""
+    return None if tables.present is not None else found_rows(tables, row_bytes, to_csr)
 
 
 def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Run:

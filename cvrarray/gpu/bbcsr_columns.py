@@ -18,7 +18,7 @@ from . import distinct
 from .bbcsr_lengths import Lengths
 from .bbcsr_reads import lines_of_a_step
 from .bbcsr_tables import SHAPES, as_struct, mean_blocks, threads
-from .compiler import STORED, Kernel, argument, matrix_width, scaling, vector_width
+from .compiler import SECTOR, STORED, Kernel, argument, matrix_width, scaling, vector_width
 
 #: Columns of X that a lane multiplies by at a time, and warps that share a bin, at most: shared memory holds the sums of all.
 MOST_COLUMNS, MOST_SHARERS = 8, 8
@@ -32,6 +32,9 @@ MOST_ROWS, MOST_BYTES = 1 << 32, 256
 MOST_LINES, MOST_OF_BLOCKS, SMALL, LINES_OF_BLOCKS = 50, (6, 5), 4, 8
 #: How much longer than the mean a bin may be: it is waited for.
 UNEVEN = 4
+#: Blocks of 1: X is read as it is also where A has few nonzeros, rows of up to SHORT. A sector of each column for each takes at
+#: most as many bytes as LITTLE of X, whose rows have up to FEW_BYTES.
+LITTLE, SHORT, FEW_BYTES = 1.6, 64, 64
 
 COLUMNS = Kernel(
     "bbcsr_columns",
@@ -101,6 +104,8 @@ def pays(t: BBCSRTables, k: int, itemsize: int) -> bool:
     size = t.block_size
     if t.shape[1] >= MOST_ROWS or size * min(k, MOST_COLUMNS) * itemsize > MOST_BYTES:
         return False
+    if size == 1 and k * itemsize <= FEW_BYTES and t.nnz * SECTOR <= LITTLE * t.shape[1] * itemsize and mean_blocks(t) <= SHORT:
+        return not is_uneven(t)
     if k > (MOST_LINES if size == 1 else MOST_OF_BLOCKS[size > SMALL]):
         return False
     return lines_of_a_step(t, itemsize) <= (MOST_LINES / k if size == 1 else LINES_OF_BLOCKS) and not is_uneven(t)
