@@ -110,13 +110,13 @@ bbcsr_matmat(const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* _
     const int lane = lane_id(), warp_of_block = threadIdx.x / WARP;
     const int64 bin = piece.is_one ? piece.row : (blockIdx.x - piece.n_thread_blocks(pieces)) * PIECE_WARPS + warp_of_block;
     if (bin >= m.n_bins) return;
-    // the last columns go with some before them, which are not stored twice, where there are as many
-    const int64 begin = tile_of_block() * (W * G * V), at = max(min(begin, k - W * G * V), (int64)0) + lane % G * V;
+    // of several vectors the last columns go with some before them, which are not stored twice
+    const int64 begin = tile_of_block() * (W * G * V), at = (W == 1 ? begin : min(begin, k - W * G * V)) + lane % G * V;
     const Bin<A, I, M, B, HOLES> own(m, values, bin, lane);
     Columns<Y, V, W, G * V> sum[G] = {};
     const O row_of_x = (O)(k / V);
     const Y* const own_rows = x + at;
-    x += at < k ? at : 0;
+    x += min(at, k - V);  // a lane beyond the last column has that of another one
     int first = 0, n_blocks = own.n_blocks;
     if (piece.is_one) {
         const int of_warp = (piece.n_steps + PIECE_WARPS - 1) / PIECE_WARPS, end = min(piece.first() + piece.n_steps, n_blocks);

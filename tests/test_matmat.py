@@ -123,8 +123,9 @@ SHARINGS = {
     "shares and pieces": {"UNEVEN": 0, "UNEVEN_FROM": 0, "UNEVEN_WARPS": 1 << 10, "ROUNDS": (1,)},
     "block rows in turn": {"UNEVEN": 0, "UNEVEN_FROM": 0, "MOST_SHARES": 0, "ROUNDS": (1,)},
 }
+SHARINGS["one lane"] = {"ONE_LANE_ROWS": (0, 1 << 40), "NEAR": (32, 32), "MANY_ROWS": 0}
 SHARINGS["pieces of turns"] = SHARINGS["turns"] | SHARINGS["pieces of rows"]
-SHARINGS["lines"] = {"LARGE_X": 0, "APART": 0, "LATE": 1 << 40, "TURNS_PADDING": 1 << 20}
+SHARINGS["lines"] = {"LARGE_X": 0, "APART": 0, "LATE": 1 << 40, "TURNS_PADDING": 1 << 20, "REUSE": (0, 0)}
 SHARINGS["pieces of lines"] = SHARINGS["lines"] | SHARINGS["pieces of rows"]
 
 
@@ -161,6 +162,8 @@ def share(monkeypatch, how):
         ("lines", 1, "float32"),
         ("lines", 1, "float64"),
         ("lines", 1, "complex128"),
+        ("one lane", 1, "float32"),
+        ("one lane", 1, "float64"),
         ("pieces of lines", 1, "float64"),
         ("pieces of rows", 12, "float64"),
         ("pieces of long rows", 12, "int8"),
@@ -175,7 +178,7 @@ def test_layouts_of_rows(how, block_size, dtype, gpu, monkeypatch):
     share(monkeypatch, how)
     for name in (*VARIED, "blocks_over_the_edge", "wide_blocks_over_the_edge", "power_law", "narrow_and_wide_tiles"):
         csr = zoo.integers(name, dtype)
-        for k in (1, 3, 5, 6, 8, 9, 16, 33, 36, 64, 65, 140, 300):
+        for k in (1, 3, 5, 6, 7, 8, 9, 16, 33, 36, 64, 65, 140, 300):
             x = matrix(csr.shape[1], k, dtype)
             if x.dtype.kind in "fc":
                 x[np.diff(csr.tocsc().indptr) == 0] = np.nan
@@ -204,8 +207,58 @@ def test_lines_of_random_rows_alone(gpu, monkeypatch):
     assert not takes_lines(near, 64)
     assert takes_lines(anywhere, 40)  # no whole lines
     assert not takes_lines(anywhere, 30)  # fewer than two
+    for reuse, takes in (((2, 9), (True, False)), ((9, 2), (False, True))):
+        monkeypatch.setattr(bbcsr_matmat, "REUSE", reuse)
+        assert (takes_lines(anywhere, 64), takes_lines(anywhere, 40)) == takes
     monkeypatch.setattr(bbcsr_matmat, "LARGE_TILE", 0)
     assert not takes_lines(anywhere, 64)
+
+
+def asked(csr, k, width, gpu, dtype="float32"):
+    """What a kernel is chosen for."""
+    from cvrarray.gpu import bbcsr_matmat
+
+    t = cvrarray.BBCSRArray(csr.astype(dtype), block_size=1, device=gpu)._tables
+    return bbcsr_matmat.Asked(t, bbcsr_matmat.Lengths(t), np.dtype(dtype), k, width)
+
+
+def test_a_lane_has_a_row_of_x_where_rows_are_near(gpu):
+    from cvrarray.gpu import bbcsr_matmat
+
+    n = 60_000
+    rng, row = np.random.default_rng(8), np.repeat(np.arange(n), 16)
+    beside = (np.arange(n)[:, None] + np.arange(-8, 8)) % n
+    near, anywhere = (
+        scipy.sparse.csr_array((np.ones(row.size), (row, columns.ravel())), shape=(n, n))
+        for columns in (beside, rng.integers(0, n, (n, 16)))
+    )
+    for k, width, takes in ((3, 1, True), (5, 1, True), (7, 1, True), (6, 2, True), (4, 4, False), (20, 4, True)):
+        assert bbcsr_matmat.has_one_lane(asked(near, k, width, gpu)) == takes, k
+        assert not bbcsr_matmat.has_one_lane(asked(anywhere, k, width, gpu))
+    few = near[:20_000]
+    assert bbcsr_matmat.has_one_lane(asked(few, 5, 1, gpu))
+    assert not bbcsr_matmat.has_one_lane(asked(few, 3, 1, gpu))
+    assert not bbcsr_matmat.has_one_lane(asked(few, 12, 4, gpu))
+    less_near = scipy.sparse.csr_array((np.ones(row.size), (row, (5 * beside % n).ravel())), shape=(n, n))
+    assert bbcsr_matmat.has_one_lane(asked(less_near, 3, 1, gpu))
+    assert not bbcsr_matmat.has_one_lane(asked(less_near, 7, 1, gpu))
+
+
+def test_turns_of_one_entry_a_row(gpu):
+    """Of a permutation nothing is read twice: so neither a walk nor lines of X."""
+    from cvrarray.gpu import bbcsr_matmat
+
+    n = 200_000
+    at = np.random.default_rng(9).permutation(n)
+    csr = scipy.sparse.csr_array((np.arange(n) % 7 + 1.0, (np.arange(n), at)), shape=(n, n))
+    for k, takes in ((16, True), (64, True), (128, False), (36, False), (8, False), (4, False)):
+        of = asked(csr, k, 4, gpu)
+        assert bbcsr_matmat.takes_lanes(of) != takes, k
+        assert not (bbcsr_matmat.takes_copies(of) or bbcsr_matmat.walks(of) or bbcsr_matmat.takes_lines(of))
+        x = matrix(n, k, np.float32)
+        np.testing.assert_array_equal(
+            get(cvrarray.BBCSRArray(csr.astype("f4"), block_size=1, device=gpu) @ put(x, gpu)), csr @ x
+        )
 
 
 def short_rows(n, n_cols, dtype, longest=8, seed=5):
@@ -572,6 +625,68 @@ def test_fortran_order_becomes_c_order(dtype, device):
         out = put(np.zeros_like(x, order="C"), device)
         assert order.c_order(given, out) is out
         np.testing.assert_array_equal(get(out), x)
+
+
+@pytest.mark.small
+@pytest.mark.parametrize("dtype", ["float16", "float64", "complex128"])
+def test_some_rows_in_c_order(dtype, gpu):
+    """Those that are listed: others stay as they are in the result."""
+    order = devices.parse(gpu).backend("order")
+    for n_rows, n_cols, each in ((7, 300, 3), (63, 33, 2), (1000, 65, 7), (5000, 2, 3), (300, 17, 400)):
+        x = matrix(n_rows, n_cols, order="F").astype(dtype)
+        some, expected = np.arange(2, n_rows, each), np.zeros((n_rows, n_cols), dtype)
+        expected[some] = x[some]
+        out = put(np.zeros((n_rows, n_cols), dtype), gpu)
+        for rows in (some, some[:0]):
+            assert order.c_order(put(x.T.copy(), gpu).T, out, put(rows, gpu)) is out
+            np.testing.assert_array_equal(get(out), expected)
+
+
+@pytest.mark.small
+@TYPICAL_BUILDS
+@pytest.mark.parametrize("k", [2, 33])
+def test_only_rows_that_are_read_are_copied(build, k, gpu, monkeypatch):
+    """X in Fortran order: what memory held before in place of the other rows, nan here, changes nothing."""
+    import cupy
+
+    from cvrarray.gpu import bbcsr_columns, order, rows_read
+
+    monkeypatch.setattr(bbcsr_columns, "pays", lambda *of: False)
+    monkeypatch.setattr(rows_read, "LARGE", 0)
+    monkeypatch.setattr(rows_read, "MOST_NONZEROS", np.inf)
+    monkeypatch.setattr(rows_read, "FULL", 0)
+    copied = []
+    to_c_order = order.c_order
+
+    def poisoned(x, some=None):
+        copied.append(some)
+        return to_c_order(x, cupy.full(x.shape, np.nan, x.dtype), some)
+
+    monkeypatch.setattr(order, "c_order", poisoned)
+    csr = zoo.floats("rows_of_mixed_length", np.float64)
+    n = csr.shape[1] // 8 * 8  # where blocks begin
+    empty = scipy.sparse.csr_array((csr.shape[0], 2 * n), dtype=csr.dtype)
+    wide = scipy.sparse.csr_array(scipy.sparse.hstack([empty, csr]))
+    A, x = build(wide, gpu), zoo.float_vector(wide.shape[1] * k).reshape(-1, k)
+    expected = get(A @ put(x, gpu))
+    assert_same_bits(get(A @ put(x.T.copy(), gpu).T), expected)
+    has_holes = getattr(A._tables, "present", None) is not None
+    (some,) = copied
+    assert has_holes or get(some).tolist() == np.unique(wide.indices).tolist()
+
+
+@pytest.mark.parametrize("build", [cvrarray.CVRArray, lambda *of, **how: cvrarray.BBCSRArray(*of, block_size=1, **how)])
+def test_rows_that_are_read_are_found_in_a_capture(build, gpu, monkeypatch):
+    from cvrarray.gpu import bbcsr_columns, rows_read
+
+    monkeypatch.setattr(bbcsr_columns, "pays", lambda *of: False)
+    monkeypatch.setattr(rows_read, "LARGE", 0)
+    csr = zoo.floats("hypersparse", np.float64)
+    A, x = build(csr, device=gpu), zoo.float_vector(csr.shape[1] * 6).reshape(-1, 6)
+    given, out = put(x.T.copy(), gpu).T, put(np.full((csr.shape[0], 6), np.nan), gpu)
+    graph = captured(lambda: A.matmat(given, out=out))
+    graph.launch()
+    assert_same_bits(get(out), get(A @ put(x, gpu)))
 
 
 @TYPICAL_BUILDS

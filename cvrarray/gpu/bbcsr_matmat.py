@@ -17,7 +17,7 @@ from ..core.arrays import Run
 from ..core.tables import WARP, BBCSRTables, mask_dtype
 from . import distinct, transposed, uneven_rows
 from .bbcsr_lengths import Lengths
-from .bbcsr_reads import reads_apart
+from .bbcsr_reads import reads_apart, reads_near
 from .bbcsr_tables import SHAPES, as_struct, mean_blocks, n_slots, slot_bytes
 from .compiler import (
     LINE,
@@ -72,8 +72,11 @@ ENOUGH_THREADS, LEAST_ENTRIES = (1024, 1900), 2
 #: Rows that are many, or at least not few, entries of one that is long, and bytes of a vector of X that is not narrow.
 MANY_ROWS, SOME_ROWS, LONG_ROWS, VECTOR_BYTES = 50_000, 12_000, 40, 16
 #: Narrow vectors of a row of X that one lane has, where rows have fewer entries than the first number, or the second or more
-#: and there are at most so many rows; of the vectors so many are under way, at least and at most.
+#: and there are at most so many rows. So many of the vectors are under way, at least and at most.
 OF_ONE_LANE, ONE_LANE_ROWS, FEW_ROWS, ONE_LANE_LOADS = (3, 5), (12, 64), 8_000, (12, 20)
+#: The same where rows are near each other: narrow vectors, and others, of many rows, and of fewer rows; groups of columns over
+#: entries (:func:`.bbcsr_reads.reads_near`), and where many rows have no more than OF_ONE_LANE columns.
+NEAR_OF_ONE_LANE, NEAR_OF_FEW_ROWS, NEAR = ((3, 5, 7), (3, 5)), ((5,), ()), (0.4, 0.8)
 #: Rows of more steps than LEAST_LONG, in single columns and in blocks, and than LONG_FACTOR times the mean, or than
 #: ALWAYS_LONG and the share that all threads would have, have thread blocks of their own: one for each piece in which a
 #: thread block loads rows of X about PIECE_ROUNDS times, or as many times longer ones as keep the pieces of a row fewer
@@ -100,9 +103,13 @@ WALK_THREADS, WALK_OWN, HELD = 1024, 4096, constant("bbcsr_matmat_walk.cu", "HEL
 WALK_LAYOUTS = (8, 1, 8, 16), (8, 2, 4, 4)
 #: Single columns: a row that has this many times the steps that a warp takes on average is too long for turns.
 LATE = 2
+#: Single columns: rows of at most so many entries are thin. Warps take bins in turns there, where there are so many, and for
+#: the first of these numbers of vectors a row of X MANY_BINS.
+THIN, THIN_BINS, THIN_VECTORS = 2, 5000, (*range(2, 9), 16)
 #: Single columns, where the rows of a bin read other lines of X each. Tiles have a line of each row of X if X has LARGE_X times
-#: the bytes of L2 or more, a tile LARGE_TILE times these or less, and A no more padding.
-LARGE_X, LARGE_TILE, TURNS_PADDING = 0.75, 3, 2
+#: the bytes of L2 or more, a tile LARGE_TILE times these or less, and A no more padding, and REUSE nonzeros a column, or
+#: the second number where rows of X are no whole number of lines.
+LARGE_X, LARGE_TILE, TURNS_PADDING, REUSE = 0.75, 3, 2, (2, 6)
 
 
 def blocks_under_way(block_size: int, vectors: int) -> int:
@@ -180,6 +187,7 @@ MATMAT_ROWS = Kernel(
             ("int64", 8, vector_width(product), 4, 1, 8, False, True, "uint64"),
             ("int32", 16, vector_width(product), 3, 2, 8, True, False, "uint32"),
             ("int32", 1, 1, 5, 16, 12, False, False, "uint32"),
+            ("int32", 1, vector_width(product), 3, 1, 12, False, False, "uint32"),
         )
     ],
     lambda value, product, index, lanes, width, vectors, sharers, loads, is_part, is_cut, offset: (
@@ -301,12 +309,11 @@ def kernel(asked: Asked) -> MatrixKernel:
         return _kernel_of_turns(asked, in_lines=True)
     if walks(asked):
         return _walking_kernel(asked)
-    vector_bytes = asked.width * asked.dtype.itemsize
-    of_one = asked.t.block_size == 1 and of_one_lane(asked.t.shape[0], asked.lengths.mean, asked.n_vectors, vector_bytes)
-    if takes_copies(asked) and not (of_one and vector_bytes < VECTOR_BYTES // 2):
+    of_one = has_one_lane(asked)
+    if takes_copies(asked) and not (of_one and asked.width * asked.dtype.itemsize < VECTOR_BYTES // 2):
         return _kernel_of_short_rows(asked)
     if of_one or takes_lanes(asked):
-        return _kernel_of_lanes(asked)
+        return _kernel_of_lanes(asked, of_one)
     return _staged_kernel(asked) or _matrix_kernel(asked)
 
 
@@ -404,10 +411,10 @@ def staged_bytes(size: int, lanes: int) -> int:
     return BLOCK // lanes * (AHEAD + 1) * (values + 8)
 
 
-def _kernel_of_lanes(asked: Asked) -> MatrixKernel:
-    """Where lanes share rows of single columns."""
+def _kernel_of_lanes(asked: Asked, of_one: bool) -> MatrixKernel:
+    """Where lanes share rows of single columns, or one lane has a row of X."""
     (t, lengths, dtype, _, width), n_vectors = asked, asked.n_vectors
-    lanes, vectors, sharers, loads = rows_layout(t.shape[0], lengths.mean, n_vectors, width * dtype.itemsize)
+    lanes, vectors, sharers, loads = rows_layout(t.shape[0], lengths.mean, n_vectors, width * dtype.itemsize, of_one)
     tiles, is_part = -(-n_vectors // (lanes * vectors)), vectors > 1 and n_vectors < lanes * vectors
     (n_blocks,) = blocks(t.col_base.size * WARP * lanes * sharers, BLOCK)
     pieces = _pieces(asked, WARP, lanes * vectors / loads, tiles, (1, lanes * width * vectors))
@@ -468,6 +475,8 @@ def takes_copies(asked: Asked) -> bool:
     t, lengths = asked.t, asked.lengths
     if t.block_size > 1 or lengths.most > STEPS or asked.n_vectors > SHORT_VECTORS or t.col_base.size < MANY_BINS:
         return False
+    if is_thin(t):
+        return False
     return copied_bytes(t) <= SHORT_BYTES and can_be_copied(t)
 
 
@@ -489,7 +498,7 @@ def walks(asked: Asked) -> bool:
         return False
     if t.block_size > 1 or min(t.shape) < WALKED or (t.col_wide.size and t.shape[1] > WALKED_WIDE):
         return False
-    if n_slots(t) > MUCH_PADDING * t.nnz or lengths.most > WALK_STEPS:
+    if n_slots(t) > MUCH_PADDING * t.nnz or lengths.most > WALK_STEPS or is_thin(t):
         return False
     return HELD * lengths.most * WARP * copied_bytes(t) <= _room() and can_be_copied(t)
 
@@ -498,15 +507,22 @@ def takes_lines(asked: Asked) -> bool:
     """Whether in ``A @ X`` a warp takes all rows of a bin, in turns, and a line of each row of X at a time.
 
     Then a tile of X is small, and L2 holds more of it; and what warps read of it at a time is near each other, as all begin
-    with the first columns of their rows.
+    with the first columns of their rows. Not where most rows of X are read once.
     """
     t, lengths, dtype, k, width = asked
     if t.block_size > 1 or k // width < 2 * MOST_LANES or width * dtype.itemsize * MOST_LANES != LINE:
+        return False
+    if t.nnz < REUSE[asked.n_vectors % MOST_LANES > 0] * t.shape[1]:
         return False
     l2 = attribute("L2CacheSize")
     if t.shape[1] * k * dtype.itemsize < LARGE_X * l2 or t.shape[1] * LINE > LARGE_TILE * l2:
         return False
     return n_slots(t) <= TURNS_PADDING * t.nnz and not is_late(t, lengths) and reads_apart(t, dtype.itemsize, LINE)
+
+
+def is_thin(t: BBCSRTables) -> bool:
+    """Whether rows have an entry or two, as those of a permutation: little is read twice, so a warp has many rows under way."""
+    return n_slots(t) <= THIN * WARP * t.col_base.size
 
 
 def is_late(t: BBCSRTables, lengths: Lengths) -> bool:
@@ -525,6 +541,9 @@ def takes_lanes(asked: Asked) -> bool:
         return False
     if is_late(t, lengths):
         return True
+    if is_thin(t):
+        least = MANY_BINS if asked.n_vectors == THIN_VECTORS[0] else THIN_BINS
+        return t.col_base.size < least or asked.n_vectors not in THIN_VECTORS
     if n_slots(t) > MUCH_PADDING * t.nnz:
         most = FEW_VECTORS[2]
     else:
@@ -532,24 +551,32 @@ def takes_lanes(asked: Asked) -> bool:
     return t.col_base.size < MANY_BINS or asked.n_vectors > most
 
 
-def of_one_lane(n_rows: int, mean: int, n_vectors: int, vector_bytes: int) -> bool:
-    """Whether a lane has a whole row of X, of few narrow vectors: where rows of A, of `mean` entries, are short, so that
-    neighbours read near each other, or long and few, so that many groups share one.
+def has_one_lane(asked: Asked) -> bool:
+    """Whether a lane has a whole row of X, of few vectors: where rows of A are short, or near each other, so that neighbours
+    read near each other, or long and few, so that many groups share one.
     """
-    is_right = mean < ONE_LANE_ROWS[0] or (mean >= ONE_LANE_ROWS[1] and n_rows <= FEW_ROWS)
-    return vector_bytes < VECTOR_BYTES and n_vectors in OF_ONE_LANE and is_right
+    (t, lengths, dtype, k, width), n_vectors, n_rows = asked, asked.n_vectors, asked.t.shape[0]
+    is_narrow, is_many = width * dtype.itemsize < VECTOR_BYTES, n_rows >= MANY_ROWS
+    if t.block_size > 1:
+        return False
+    is_short, is_long = lengths.mean < ONE_LANE_ROWS[0], lengths.mean >= ONE_LANE_ROWS[1]
+    if is_short or is_long:
+        return is_narrow and n_vectors in OF_ONE_LANE and (is_short or n_rows <= FEW_ROWS)
+    if n_vectors not in (NEAR_OF_ONE_LANE if is_many else NEAR_OF_FEW_ROWS)[not is_narrow]:
+        return False
+    return reads_near(t, NEAR[is_many and k in OF_ONE_LANE])
 
 
-def rows_layout(n_rows: int, mean: int, n_vectors: int, vector_bytes: int) -> tuple[int, int, int, int]:
+def rows_layout(n_rows: int, mean: int, n_vectors: int, vector_bytes: int, of_one: bool = False) -> tuple[int, int, int, int]:
     """How lanes share rows of A, of `mean` entries, and of X, of `n_vectors` vectors, in ``A @ X`` with blocks of 1: lanes of
-    a group, vectors that each holds, groups that share a row, and vectors under way.
+    a group, vectors that each holds, groups that share a row, and vectors under way. `of_one`: a lane has a row of X.
 
     A row of X of 32 vectors, or 64, and so on, has tiles. Any other is one tile if lanes have room for it: tiles would begin
     anywhere in a cache line.
     """
     is_narrow, is_many, is_long = vector_bytes < VECTOR_BYTES, n_rows >= MANY_ROWS, mean >= LONG_ROWS
     most = 1
-    if of_one_lane(n_rows, mean, n_vectors, vector_bytes):
+    if of_one:
         lanes, most = 1, n_vectors
     elif n_vectors < 8 or (n_vectors == 8 and not is_many):
         lanes = 1 << (n_vectors - 1).bit_length()

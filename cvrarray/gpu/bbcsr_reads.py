@@ -12,6 +12,7 @@ from .compiler import LINE, SECTOR, Kernel, aside
 
 SAMPLED = 16, 8  #: bins, and steps of each, that are looked at
 APART = 0.8  #: parts that rows read at a step, over their entries there: from then on each reads others
+NEIGHBOURS = 8  #: columns that count as one where it is asked whether rows are near each other
 #: Warps read alike in rows of more than ALIKE_FROM entries, where bins have at most so much padding.
 ALIKE_FROM, MOST_PADDING = 16, 0.25
 
@@ -43,6 +44,14 @@ def reads_apart(t: BBCSRTables, itemsize: int, n_bytes: int = SECTOR) -> bool:
     """Do the rows of a bin, of single columns, read other parts of `x` each, of so many bytes?"""
     columns = sampled_columns(t)
     return bool(_n_read(columns, n_bytes // min(n_bytes, itemsize)).sum() > APART * columns.count())
+
+
+def reads_near(t: BBCSRTables, most: float) -> bool:
+    """Do the rows of a bin, of single columns, read neighbouring columns at a time, as those of a stencil do: at most so many
+    groups of NEIGHBOURS, over their entries there?
+    """
+    columns = sampled_columns(t)
+    return bool(_n_read(columns, NEIGHBOURS).sum() <= most * columns.count())
 
 
 def reads_alike(t: BBCSRTables) -> bool:
