@@ -60,18 +60,20 @@ def _on_diagonal(array: Any, block_size: int, row: Any, col: Any, val: Any, empt
 
 def eliminate_zeros(array: Any) -> Any:
     """The array without stored zeros."""
-    return _filtered(array, lambda row, col, val: val != 0)
+    return _filtered(array, lambda csr: csr.data != 0)
 
 
 def _selected(array: Any, keep: Any) -> Any:
-    return _filtered(array, lambda row, col, val: keep(row.astype(np.int64), col.astype(np.int64)))
+    return _filtered(array, lambda csr: keep(coercion.rows(csr).astype(np.int64), csr.indices.astype(np.int64)))
 
 
 def _filtered(array: Any, keep: Any) -> Any:
+    """The entries of `array` where `keep`, of its CSR, is true: rows stay in order, so nothing is sorted."""
+    xp = array._target.xp
     with array._target.use():
-        row, col, val = array._coo()
-        kept = keep(row, col, val)
-        return array._like(coercion.from_triplets(row[kept], col[kept], val[kept], array.shape))
+        csr = array._canonical_csr()
+        kept = xp.flatnonzero(keep(csr))
+        return array._like(CSR(xp.searchsorted(kept, csr.indptr), csr.indices[kept], csr.data[kept], csr.shape))
 
 
 def nonzero(a: Any) -> tuple[Any, Any]:
