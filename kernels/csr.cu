@@ -93,3 +93,16 @@ __global__ void csr_sum_runs(const A* val, const int64* order, const int64* firs
     for (int64 i = first[run] + 1; i < first[run + 1]; ++i) sum = add(sum, Sum(val[order[i]]));
     out[run] = Summed<A>::rounded(sum);
 }
+
+// csr_places: place[i] = where the entry (row[i], col[i]) of a canonical CSR stands; -1: nowhere
+//
+// mapping   one thread an entry, which searches its row by halves
+// races     none
+template <class P, class I>
+__global__ void csr_places(const P* indptr, const I* indices, const int64* row, const int64* col, int64 n, int64* place) {
+    const int64 i = blockIdx.x * (int64)blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    const int64 begin = indptr[row[i]], end = indptr[row[i] + 1];
+    const int64 at = begin + lower_bound(indices + begin, end - begin, col[i]);
+    place[i] = at < end && indices[at] == col[i] ? at : -1;
+}

@@ -339,9 +339,13 @@ def diagonal(csr: CSR, offset: int) -> Any:
 
 def _values_at(csr: CSR, row: Any, col: Any) -> Any:
     """(n,) the values at n entries, 0 where nothing is stored: one binary search in each row, all rows at once."""
-    xp = devices.of(csr.data).xp
+    target = devices.of(csr.data)
+    xp = target.xp
     if not csr.nnz:
         return xp.zeros(row.size, csr.data.dtype)
+    if target.kind == "cuda":
+        place = target.backend("csr").places(csr, *(xp.ascontiguousarray(number, dtype=np.int64) for number in (row, col)))
+        return xp.where(place >= 0, csr.data[place], csr.data.dtype.type(0))
     low, end = csr.indptr[row].astype(np.int64), csr.indptr[row + 1].astype(np.int64)
     high, last = end, csr.nnz - 1
     for _ in range(min(csr.nnz, csr.shape[1]).bit_length()):

@@ -14,6 +14,7 @@ from .transposed import strided
 BLOCK = 256
 
 EXTENT = Kernel("csr", "csr_extent", [(row, col) for row in ("int32", "int64") for col in ("int32", "int64")])
+PLACES = Kernel("csr", "csr_places", [(ptr, index) for ptr in ("int32", "int64") for index in ("int32", "int64")])
 SUMMED = [(value,) for value in ("bool", "int8", "uint64", "float16", "float32", "complex64", "complex128")]
 ADD_PLACES = Kernel("csr_sort", "csr_add_places", SUMMED)
 SUM_RUNS = Kernel("csr", "csr_sum_runs", SUMMED)
@@ -178,3 +179,12 @@ def row_of_nonzero(indptr: cupy.ndarray, indices: cupy.ndarray) -> cupy.ndarray:
     """(nnz,) the row of every nonzero, in the dtype of `indices`."""
     position = cupy.arange(indices.size, dtype=indptr.dtype)
     return (cupy.searchsorted(indptr, position, side="right") - 1).astype(indices.dtype)
+
+
+def places(csr: CSR, row: cupy.ndarray, col: cupy.ndarray) -> cupy.ndarray:
+    """Where the entries (row[i], col[i]), int64, stand in a canonical CSR; -1: nowhere."""
+    found = cupy.empty(row.size, np.int64)
+    PLACES(csr.indptr.dtype, csr.indices.dtype)(
+        blocks(row.size, BLOCK), (BLOCK,), (csr.indptr, csr.indices, row, col, np.int64(row.size), found)
+    )
+    return found
