@@ -439,6 +439,28 @@ def test_large_and_small_results_are_alike(dtype, monkeypatch):
     assert len(used) >= len(keys) - 4  # where there is no entry to take, either may be used
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.complex64, np.int8, np.bool_], ids=str)
+def test_arrays_side_by_side_are_alike(dtype, monkeypatch):
+    """The same of ``hstack``, of arrays of several dtypes and with explicit zeros."""
+    from cvrarray.cpu import taking
+
+    dense = sample(np.float64).astype(dtype)
+    A, few = checks.Build("cvr", {})(dense, "cpu"), sample(np.int8, 0.05)[:, :3]
+    csr = csr_array(dense.astype(np.float32)) if dtype == np.float16 else csr_array(dense)
+    csr.data[::3] = 0
+    for members in ([A, A], [A, cvrarray.asarray(few, device="cpu"), A], [cvrarray.asarray(csr, device="cpu"), A]):
+        found = []
+        for least in (0, 1 << 60):
+            monkeypatch.setattr(taking, "LEAST", least)
+            joined = np.hstack(members)
+            joined.check()
+            found.append(joined)
+        assert found[0].nnz == found[1].nnz == sum(array.nnz for array in members)
+        assert found[0].dtype == found[1].dtype
+        checks.assert_same_bits(found[0].todense(), found[1].todense())
+        checks.assert_same_bits(found[0].todense(), np.hstack([array.todense() for array in members]))
+
+
 def test_more_entries_than_32_bits_reach_are_not_taken_by_scipy(monkeypatch):
     """SciPy's offsets would wrap: rows and columns that are named many times."""
     from cvrarray.cpu import taking

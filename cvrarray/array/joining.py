@@ -144,6 +144,10 @@ def _joined(members: list[CSR], axis: int, dtype: Any = None, casting: Casting =
     wide = coercion.index_dtype(shape)
     if axis == 0:
         return _rows_below_rows(members, shape, wide, dtype)
+    target = devices.of(members[0].data)
+    if target.kind == "cpu" and (beside := target.backend("taking").beside(members, dtype, wide)) is not None:
+        found: CSR = beside
+        return found
     indptr = sum(csr.indptr.astype(np.int64) for csr in members)
     nnz = sum(csr.nnz for csr in members)
     indices, data = xp.empty(nnz, wide), xp.empty(nnz, dtype)

@@ -1,4 +1,4 @@
-"""Rows and columns of a canonical CSR on the CPU, by SciPy's compiled loops.
+"""Rows and columns of a canonical CSR on the CPU, and CSRs side by side, by SciPy's compiled loops.
 
 NumPy's operations, which a GPU's CSR is indexed by, name the source of every entry: they take five to ten times as long.
 SciPy's loops have one dtype for offsets and columns, and a table of all columns for any but neighbouring ones. Where a
@@ -42,14 +42,31 @@ def columns(csr: CSR, places: np.ndarray | slice) -> CSR | None:
     return taken if ascends else canonical.canonical_rows(taken)
 
 
+def beside(members: list[CSR], dtype: np.dtype, index: np.dtype) -> CSR | None:
+    """CSRs of as many rows side by side, their values in `dtype` and their columns in `index`."""
+    if not LEAST <= sum(csr.nnz for csr in members) <= MOST:
+        return None
+    from scipy.sparse import hstack
+
+    joined = hstack([_matrix(csr._replace(data=csr.data.astype(dtype, copy=False))) for csr in members], format="csr")
+    return _csr(joined, dtype, index)
+
+
 def _taken(csr: CSR, take: Callable[[Any], Any]) -> CSR:
+    return _csr(take(_matrix(csr)), csr.data.dtype, csr.indices.dtype)
+
+
+def _matrix(csr: CSR) -> Any:
+    """SciPy's array of the same memory."""
     from scipy.sparse import csr_array
 
     data = csr.data.view(np.uint16) if csr.data.dtype == np.float16 else csr.data  # SciPy has no float16
     matrix = csr_array(csr.shape, dtype=data.dtype)
     # attributes, as the constructor would look at all columns
     matrix.data, matrix.indices, matrix.indptr = data, csr.indices, csr.indptr.astype(csr.indices.dtype, copy=False)
-    taken = take(matrix)
-    index = csr.indices.dtype
-    indptr, indices = canonical.offsets(taken.indptr, index), taken.indices.astype(index, copy=False)
-    return CSR(indptr, indices, taken.data.view(csr.data.dtype), taken.shape)
+    return matrix
+
+
+def _csr(matrix: Any, dtype: np.dtype, index: np.dtype) -> CSR:
+    indptr, indices = canonical.offsets(matrix.indptr, index), matrix.indices.astype(index, copy=False)
+    return CSR(indptr, indices, matrix.data.view(dtype), matrix.shape)
