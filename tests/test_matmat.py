@@ -676,7 +676,8 @@ def test_only_rows_that_are_read_are_copied(build, k, gpu, monkeypatch):
 
 
 @pytest.mark.parametrize("build", [cvrarray.CVRArray, lambda *of, **how: cvrarray.BBCSRArray(*of, block_size=1, **how)])
-def test_rows_that_are_read_are_found_in_a_capture(build, gpu, monkeypatch):
+def test_a_graph_copies_all_rows(build, gpu, monkeypatch):
+    """It holds no list of rows, and has the bits of C order."""
     from cvrarray.gpu import bbcsr_columns, rows_read
 
     monkeypatch.setattr(bbcsr_columns, "pays", lambda *of: False)

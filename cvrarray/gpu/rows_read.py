@@ -23,9 +23,11 @@ _FOUND = Remembered()
 def rows_read(
     t: BBCSRTables | CVRTables, row_bytes: int, to_csr: Callable[[BBCSRTables | CVRTables, int, int], CSR]
 ) -> cupy.ndarray | None:
-    """(n,) int64: the columns of A that are not empty; None where rows of X, of `row_bytes`, are better copied all."""
+    """(n,) int64: the columns of A that are not empty; None where rows of X, of `row_bytes`, are better copied all, and for a
+    CUDA graph.
+    """
     n_rows, n_cols = t.shape
-    if t.nnz > MOST_NONZEROS * n_cols or n_cols * row_bytes < LARGE:
+    if t.nnz > MOST_NONZEROS * n_cols or n_cols * row_bytes < LARGE or cupy.cuda.get_current_stream().is_capturing():
         return None
 
     def find() -> cupy.ndarray | None:
