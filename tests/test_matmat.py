@@ -384,9 +384,9 @@ def test_rows_in_pieces(how, size, gpu, monkeypatch):
 @TYPICAL_BUILDS
 def test_more_tiles_of_columns_than_a_grid_has_in_y(build, gpu, monkeypatch):
     """z counts further ones, and the last of these may lie beyond all columns."""
-    from cvrarray.gpu import compiler
+    from cvrarray.gpu import launches
 
-    monkeypatch.setattr(compiler, "MOST_IN_Y", 2)
+    monkeypatch.setattr(launches, "MOST_IN_Y", 2)
     csr = zoo.integers("rows_of_mixed_length", np.float64)
     for k in (100, 321):
         x, before = matrix(csr.shape[1], k), matrix(csr.shape[0], k, seed=9)

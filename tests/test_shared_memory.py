@@ -98,7 +98,7 @@ def test_same_bits_before_and_after(small, n_lanes, dtype, whole, gpu):
 @pytest.mark.parametrize("is_long", [False, True])
 def test_same_bits_before_and_after_transposed(small, n_lanes, dtype, whole, is_long, gpu, monkeypatch, loaded):
     """`is_long`: whether columns have more than 255 entries, up to which four floats may hold the sum of doubles."""
-    from cvrarray.gpu import compiler
+    from cvrarray.gpu import properties
 
     monkeypatch.setattr(small, "LEAST_SHARE", 0.05)  # 4 KB hold the sums of only 128 columns of complex128
     csr = wide_and_narrow(dtype)
@@ -113,7 +113,7 @@ def test_same_bits_before_and_after_transposed(small, n_lanes, dtype, whole, is_
     # some terms lie below the unit of their sums
     x = (rng.standard_normal(n_rows) * 10.0 ** rng.uniform(-14, 0, n_rows)).astype(dtype)
     assert_products(CVRArray(csr, n_lanes=n_lanes, device=gpu).T, csr.T.tocsr(), x, loaded, "cvr_transposed_shared")
-    floats = dtype in ("float64", "complex128") and not is_long and compiler.has_float_vectors()
+    floats = dtype in ("float64", "complex128") and not is_long and properties.has_float_vectors()
     assert [how[-2:] for name, *how in loaded if name == "cvr_transposed_shared"] == [[whole, floats]]
 
 
@@ -139,7 +139,7 @@ def long_rows(dtype, longest: int) -> csr_array:
 @pytest.mark.parametrize("n_columns_there", [1500, 70_001])
 def test_same_bits_by_segments(small, longest, dtype, n_columns_there, gpu, monkeypatch, loaded):
     """BBCSR with blocks of 1: sums of `n_columns_there` columns at a time."""
-    from cvrarray.gpu.compiler import processors
+    from cvrarray.gpu.properties import processors
 
     column = small.bytes_a_column(np.dtype(dtype))
     room = min(n_columns_there * column, 200_000)
@@ -278,7 +278,7 @@ def test_a_structure_keeps_its_buffers(gpu):
     """A kernel knows tables by address alone: they live as long as the structure that it is launched with."""
     import cupy
 
-    from cvrarray.gpu.compiler import struct
+    from cvrarray.gpu.launches import struct
 
     table = cupy.zeros(3)
     made = struct(None, table, 7)

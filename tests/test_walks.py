@@ -49,9 +49,9 @@ def columns(dtype, vectors):
 @pytest.fixture
 def walked(gpu, monkeypatch):
     """What each kernel that walks is compiled for."""
-    from cvrarray.gpu import bbcsr_matmat, compiler
+    from cvrarray.gpu import bbcsr_matmat, properties
 
-    if not compiler.has_copy_engine():
+    if not properties.has_copy_engine():
         pytest.skip("needs compute capability 9.0")
     made, kernel = [], bbcsr_matmat.MATMAT_WALK
     monkeypatch.setattr(bbcsr_matmat, "MATMAT_WALK", lambda *of: made.append(of) or kernel(*of))

@@ -64,11 +64,11 @@ class Device(NamedTuple):
 
     def aside(self) -> AbstractContextManager[Any]:
         """Where what a product must wait for is prepared, also while a GPU's current stream is captured."""
-        return _STAY if self.kind == "cpu" else self.backend("compiler").aside()
+        return _STAY if self.kind == "cpu" else self.backend("captures").aside()
 
     def keeping(self, kept: list[Any]) -> AbstractContextManager[Any]:
         """While a GPU's current stream is captured: `kept` gets the memory that work on it is given meanwhile."""
-        return self.backend("compiler").keeping(kept) if self.is_capturing() else _STAY
+        return self.backend("captures").keeping(kept) if self.is_capturing() else _STAY
 
     def wait(self) -> None:
         """Wait for what the current stream of a GPU was asked to do, so that any other may use it."""

@@ -7,7 +7,8 @@ import numpy as np
 
 from ..core.tables import Sources
 from . import sorting
-from .compiler import Kernel, blocks
+from .compiler import Kernel
+from .launches import blocks
 from .transposed import strided
 from .words import WORDS, as_words
 

@@ -17,20 +17,12 @@ from .autotune import autotuned
 from .bbcsr_lengths import Lengths
 from .bbcsr_reads import reads_alike, reads_apart
 from .bbcsr_tables import BLOCK, SHAPES, as_struct, is_wide, mean_blocks, n_slots, threads
-from .compiler import (
-    NULL,
-    STORED,
-    Kernel,
-    argument,
-    blocks,
-    in_columns,
-    processors,
-    scaling,
-    struct,
-    synchronize,
-)
+from .captures import synchronize
+from .compiler import STORED, Kernel
+from .launches import NULL, argument, blocks, in_columns, scaling, struct
 from .look import Look, host
 from .memory import leading, together
+from .properties import processors
 from .rows_read import rows_read as found_rows
 from .words import WORDS
 

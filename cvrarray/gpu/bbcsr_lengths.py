@@ -11,7 +11,7 @@ from ..core.remembered import Remembered
 from ..core.tables import WARP, BBCSRTables
 from . import bbcsr_rows
 from .bbcsr_tables import mean_blocks
-from .compiler import aside
+from .captures import aside
 
 #: By the table of a structure, which arrays with other values share.
 _READ = Remembered()

@@ -19,32 +19,24 @@ from . import distinct, transposed, uneven_rows
 from .bbcsr_lengths import Lengths
 from .bbcsr_reads import reads_apart, reads_near
 from .bbcsr_tables import SHAPES, as_struct, mean_blocks, n_slots, slot_bytes
-from .compiler import (
+from .compiler import PRODUCTS, STORED, Coded, Kernel, allowed, constant
+from .launches import (
     LINE,
     MATRIX_LANES,
     NULL,
-    PRODUCTS,
-    STORED,
-    Coded,
-    Kernel,
-    PerStream,
     Struct,
     Tiles,
-    allowed,
     argument,
-    attribute,
     blocks,
-    constant,
-    has_asynchronous_copies,
-    has_copy_engine,
     matrix_grid,
     matrix_tiles,
     matrix_width,
-    processors,
     scaling,
     struct,
     vector_width,
 )
+from .properties import attribute, has_asynchronous_copies, has_copy_engine, processors
+from .streams import PerStream
 from .uneven_rows import BLOCK, Pieces, Schedule
 
 ENOUGH_WARPS = 16  # a multiprocessor, that should have rows

@@ -8,7 +8,9 @@ import numpy as np
 from ..core.remembered import Remembered
 from ..core.tables import WARP, BBCSRTables
 from .bbcsr_tables import is_wide, mean_blocks
-from .compiler import LINE, SECTOR, Kernel, aside
+from .captures import aside
+from .compiler import Kernel
+from .launches import LINE, SECTOR
 
 SAMPLED = 16, 8  #: bins, and steps of each, that are looked at
 APART = 0.8  #: parts that rows read at a step, over their entries there: from then on each reads others

@@ -11,7 +11,8 @@ import numpy as np
 from ..core.tables import CSR, WARP, BBCSRTables, mask_dtype
 from . import prefix
 from .bbcsr_tables import BLOCK
-from .compiler import Kernel, Struct, blocks, struct
+from .compiler import Kernel
+from .launches import Struct, blocks, struct
 from .words import WORDS, as_words
 
 UNROLL = 4  # slots of a row that are loaded before the first is stored

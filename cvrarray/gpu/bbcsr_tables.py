@@ -6,7 +6,8 @@ import numpy as np
 
 from ..core.tables import WARP, BBCSRTables
 from . import distinct
-from .compiler import Coded, Struct, struct
+from .compiler import Coded
+from .launches import Struct, struct
 
 #: Of the kernels that are compiled without a GPU: index dtype, block size, whether there are holes.
 SHAPES = (("int32", 1, False), ("int32", 3, False), ("int32", 6, True), ("int64", 7, True))

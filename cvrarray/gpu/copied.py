@@ -14,7 +14,7 @@ import cupy
 from ..core.remembered import Remembered
 from ..core.tables import BBCSRTables, CVRTables, Sources
 from . import assembly, distinct
-from .compiler import aside
+from .captures import aside
 
 
 class Layout(Protocol):

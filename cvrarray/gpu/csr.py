@@ -7,7 +7,8 @@ import numpy as np
 
 from ..core.tables import CSR, NOTHING, Seen, Wanted
 from . import distinct, sorting
-from .compiler import NULL, Kernel, blocks
+from .compiler import Kernel
+from .launches import NULL, blocks
 from .look import Look, Looked, more, read
 from .transposed import strided
 

@@ -12,20 +12,8 @@ from ..core.arrays import Run
 from ..core.tables import CSR, SPLITS, WARP, CVRTables, Runs, Wanted
 from . import cvr_matmat, distinct, left_in_l2, long_rows, prefix, row_lanes, segments, shared_memory, short_rows, transposed
 from .autotune import autotuned
-from .compiler import (
-    ACCUMULATE,
-    NULL,
-    PLAIN,
-    SCALE,
-    STORED,
-    Kernel,
-    argument,
-    blocks,
-    scaling,
-    struct,
-    synchronize,
-    update,
-)
+from .captures import synchronize
+from .compiler import STORED, Kernel
 from .cvr_tables import (
     BLOCK,
     FEW_WAVES,
@@ -39,6 +27,7 @@ from .cvr_tables import (
     wave,
     waves,
 )
+from .launches import ACCUMULATE, NULL, PLAIN, SCALE, argument, blocks, scaling, struct, update
 from .look import Look, host, read
 from .memory import leading, together
 from .rows_read import rows_read as found_rows

@@ -16,28 +16,26 @@ import numpy as np
 from ..core.arrays import Run
 from ..core.tables import WARP, CVRTables
 from . import distinct
-from .compiler import (
+from .compiler import STORED, Kernel
+from .cvr_tables import FEW_WAVES, MOST_BLOCKS_FOR_EMPTY, as_struct, spans, waves
+from .launches import (
     ACCUMULATE,
     LINE,
     MATRIX_LANES,
     PLAIN,
     SCALE,
-    STORED,
-    Kernel,
-    Meeting,
     Tiles,
     argument,
-    attribute,
     matrix_grid,
     matrix_width,
-    processors,
     scaling,
     struct,
     update,
     vector_width,
 )
-from .cvr_tables import FEW_WAVES, MOST_BLOCKS_FOR_EMPTY, as_struct, spans, waves
+from .properties import attribute, processors
 from .rechunked import Rechunk, Rechunked
+from .streams import Meeting
 
 #: Nonzeros of an average row from which rows of A are long: most steps have no record then. Threads of these a multiprocessor
 #: holds, so that they have many registers.

@@ -9,7 +9,10 @@ import numpy as np
 
 from ..core.tables import WARP, CVRTables
 from . import distinct
-from .compiler import Kernel, PerStream, Struct, aside, blocks, struct
+from .captures import aside
+from .compiler import Kernel
+from .launches import Struct, blocks, struct
+from .streams import PerStream
 
 BLOCK = 128  # threads: four chunks
 #: Steps that a chunk should have.

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from ..core.tables import BBCSRTables, CVRTables
-from .compiler import argument, attribute
+from .launches import argument
+from .properties import attribute
 
 #: The part of L2 that tables may take which stay there; and where x is elsewhere.
 KEPT, KEPT_ALONE = 0.4, 0.8

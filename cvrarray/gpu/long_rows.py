@@ -20,8 +20,10 @@ from ..core import lanes
 from ..core.arrays import Run
 from ..core.tables import CSR, CVRTables
 from . import copied, left_in_l2, prefix
-from .compiler import NULL, PRODUCTS, Kernel, scaling, synchronize
+from .captures import synchronize
+from .compiler import PRODUCTS, Kernel
 from .cvr_tables import cuts
+from .launches import NULL, scaling
 from .look import host
 
 THREADS = 256

@@ -15,8 +15,11 @@ import numpy as np
 from ..core.distinct import NARROWER
 from ..core.tables import NOTHING, WARP, WINDOW, Measured, Survey, ValueSample, Wanted
 from . import prefix
-from .compiler import Kernel, processors, refuse_capture, struct, synchronize
+from .captures import refuse_capture, synchronize
+from .compiler import Kernel
+from .launches import struct
 from .memory import together
+from .properties import processors
 
 BLOCK, WARPS = 256, 8  # threads, warps
 #: Nonzeros that a warp checks: more where there are enough of them to fill the device.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
-from .compiler import NULL, Kernel, blocks
+from .compiler import Kernel
+from .launches import NULL, blocks
 from .words import WORDS, as_words
 
 THREADS = {1: 128, 2: 128, 4: 128, 8: 256, 16: 256}  # of a block, by the size of an element

@@ -5,7 +5,8 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
-from .compiler import Kernel, blocks
+from .compiler import Kernel
+from .launches import blocks
 
 THREADS, NUMBERS = 256, 8  # of a block, of a thread
 

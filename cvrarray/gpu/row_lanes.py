@@ -21,10 +21,13 @@ from ..core import lanes
 from ..core.arrays import Run
 from ..core.tables import CSR, WARP, CVRTables
 from . import copied, distinct, left_in_l2, prefix
-from .compiler import STORED, Kernel, processors, scaling, struct, synchronize
+from .captures import synchronize
+from .compiler import STORED, Kernel
 from .cvr_tables import blocks_for_empty, cuts
+from .launches import scaling, struct
 from .look import host
 from .memory import together
+from .properties import processors
 
 THREADS = 128
 #: Thread blocks, for each multiprocessor, up to which a lane should have all loads of x under way at once, by its slots and

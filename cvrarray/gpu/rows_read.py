@@ -8,7 +8,7 @@ import cupy
 
 from ..core.remembered import Remembered
 from ..core.tables import CSR, BBCSRTables, CVRTables
-from .compiler import aside
+from .captures import aside
 from .copied import structure
 
 #: They are few where they are at most so many of X's, and of short rows of X so many over FULL bytes: a sector is read for each

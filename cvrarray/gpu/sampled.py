@@ -5,7 +5,8 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
-from .compiler import Kernel, blocks
+from .compiler import Kernel
+from .launches import blocks
 
 BLOCK = 256
 LANES = {1: 8, 8: 4, 32: 1}  # that may share an entry: entries that a thread has at a time

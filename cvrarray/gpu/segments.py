@@ -22,9 +22,13 @@ import numpy as np
 from ..core.arrays import Run
 from ..core.tables import WARP, CVRTables
 from . import copied, memory
-from .compiler import PRODUCTS, Kernel, Scratch, allowed, aside, blocks, processors, scaling, struct
+from .captures import aside
+from .compiler import PRODUCTS, Kernel, allowed
 from .cvr_tables import n_slots
+from .launches import blocks, scaling, struct
+from .properties import processors
 from .shared_memory import THREADS, shared_memory
+from .streams import Scratch
 
 BLOCK = 256
 SHARES = 8  # warps that share the segments of a row

@@ -27,24 +27,10 @@ import numpy as np
 from ..core.arrays import Run
 from ..core.tables import WARP, BBCSRTables, CVRTables, mask_dtype
 from . import distinct, left_in_l2, transposed
-from .compiler import (
-    ACCUMULATE,
-    NULL,
-    PLAIN,
-    PRODUCTS,
-    SCALE,
-    STORED,
-    Coded,
-    Kernel,
-    Scratch,
-    Struct,
-    allowed,
-    attribute,
-    blocks,
-    processors,
-    struct,
-    update,
-)
+from .compiler import PRODUCTS, STORED, Coded, Kernel, allowed
+from .launches import ACCUMULATE, NULL, PLAIN, SCALE, Struct, blocks, struct, update
+from .properties import attribute, processors
+from .streams import Scratch
 
 THREADS = 1024  # of a block, the only one on its multiprocessor
 # steps that are loaded before the first is multiplied, by the product's item size

@@ -20,7 +20,9 @@ from ..core.arrays import Run
 from ..core.remembered import Remembered
 from ..core.tables import CSR, WARP, BBCSRTables, CVRTables
 from . import copied, distinct, left_in_l2
-from .compiler import STORED, Kernel, aside, blocks, scaling, struct
+from .captures import aside
+from .compiler import STORED, Kernel
+from .launches import blocks, scaling, struct
 
 THREADS = 128
 #: Slots of a row, at most; of all rows; and of these that are empty. Beyond a bin's, no more than half are.

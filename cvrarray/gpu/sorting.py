@@ -13,8 +13,10 @@ import cupy
 import numpy as np
 
 from . import prefix
-from .compiler import Kernel, allowed, attribute, blocks, processors, struct
+from .compiler import Kernel, allowed
+from .launches import blocks, struct
 from .look import read
+from .properties import attribute, processors
 from .words import WORDS, as_words
 
 #: Threads of a block, entries that each of them puts to buckets, and thread blocks that sort buckets on a multiprocessor.

@@ -11,7 +11,8 @@ import cupy
 import numpy as np
 
 from ..core.tables import CSR, WARP, WINDOW, Measured, Wanted
-from .compiler import Kernel, blocks
+from .compiler import Kernel
+from .launches import blocks
 from .look import Look, more, packed
 
 BLOCK = 256

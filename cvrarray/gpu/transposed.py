@@ -10,7 +10,11 @@ import cupy
 import numpy as np
 
 from ..core.arrays import Run
-from .compiler import PRODUCTS, Kernel, PerStream, aside, blocks, constant, has_float_vectors, processors, struct, update
+from .captures import aside
+from .compiler import PRODUCTS, Kernel, constant
+from .launches import blocks, struct, update
+from .properties import has_float_vectors, processors
+from .streams import PerStream
 
 COUNT, ADD = range(2)
 CALL_WORDS = 256  # 64-bit words of the kernels' struct Call

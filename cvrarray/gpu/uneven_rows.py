@@ -13,7 +13,10 @@ import cupy
 import numpy as np
 
 from ..core.tables import WARP
-from .compiler import Meeting, aside, constant, matrix_grid, struct
+from .captures import aside
+from .compiler import constant
+from .launches import matrix_grid, struct
+from .streams import Meeting
 
 BLOCK = WARP * constant("pieces.cuh", "PIECE_WARPS")  # threads
 #: Steps that a group may take of a row: the least for which all rows have no more threads than there are enough of. No

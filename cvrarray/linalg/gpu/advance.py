@@ -7,7 +7,9 @@ from typing import Any
 import cupy
 import numpy as np
 
-from cvrarray.gpu.compiler import NULL, Kernel, allowed, attribute, constant
+from cvrarray.gpu.compiler import Kernel, allowed, constant
+from cvrarray.gpu.launches import NULL
+from cvrarray.gpu.properties import attribute
 from cvrarray.linalg.gpu.layout import MANY, VECTORS, Layout
 from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, IDENTITY, WORDS, State
 

@@ -21,7 +21,9 @@ import numpy as np
 from cvrarray.bbcsr import BBCSRArray
 from cvrarray.core.remembered import Remembered
 from cvrarray.gpu import bbcsr_matmat
-from cvrarray.gpu.compiler import CAPTURES, NULL, Kernel, synchronize
+from cvrarray.gpu.captures import CAPTURES, synchronize
+from cvrarray.gpu.compiler import Kernel
+from cvrarray.gpu.launches import NULL
 from cvrarray.linalg import solution
 from cvrarray.linalg.ends import ENDS, RUNNING, STAGNATION
 from cvrarray.linalg.gpu import persistent

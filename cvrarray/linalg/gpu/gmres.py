@@ -12,7 +12,9 @@ from typing import Any
 import cupy
 import numpy as np
 
-from cvrarray.gpu.compiler import NULL, Kernel, processors, struct
+from cvrarray.gpu.compiler import Kernel
+from cvrarray.gpu.launches import NULL, struct
+from cvrarray.gpu.properties import processors
 from cvrarray.linalg.gpu.cg import captured
 from cvrarray.linalg.gpu.layout import THREADS, VECTORS, Layout
 from cvrarray.linalg.gpu.state import DIAGONAL, IDENTITY, Lookout, can_be_captured

@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 import cupy
 
-from cvrarray.gpu.compiler import Struct, constant, processors, struct
+from cvrarray.gpu.compiler import constant
+from cvrarray.gpu.launches import Struct, struct
+from cvrarray.gpu.properties import processors
 
 THREADS, MANY = constant("vectors.cuh", "THREADS"), constant("cg.cu", "MANY")  # of a block, and of one of cg_advance
 BLOCKS_A_PROCESSOR = 8, 4  # of one column, and of several: one block adds up the sums of all

@@ -18,7 +18,9 @@ from cvrarray.core.tables import WARP, BBCSRTables, CVRTables, mask_dtype
 from cvrarray.cvr import CVRArray
 from cvrarray.gpu import bbcsr, bbcsr_tables, cvr, cvr_tables, distinct
 from cvrarray.gpu.bbcsr_lengths import Lengths
-from cvrarray.gpu.compiler import STORED, Kernel, Struct, allowed, attribute, processors, struct
+from cvrarray.gpu.compiler import STORED, Kernel, allowed
+from cvrarray.gpu.launches import Struct, struct
+from cvrarray.gpu.properties import attribute, processors
 from cvrarray.linalg.gpu import partition
 from cvrarray.linalg.gpu.layout import Layout
 from cvrarray.linalg.gpu.partition import SHARING_THREADS, THREADS

@@ -18,7 +18,8 @@ import cupy
 import numpy as np
 
 from cvrarray.array.format import FormatArray
-from cvrarray.gpu.compiler import Kernel, attribute, processors
+from cvrarray.gpu.compiler import Kernel
+from cvrarray.gpu.properties import attribute, processors
 from cvrarray.linalg import solution
 from cvrarray.linalg.gpu import cg
 from cvrarray.linalg.gpu.state import GIVEN, preconditioner_kind

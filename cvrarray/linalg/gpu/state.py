@@ -8,7 +8,7 @@ import cupy
 import numpy as np
 
 from cvrarray.array.base import SparseArray
-from cvrarray.gpu.compiler import NULL
+from cvrarray.gpu.launches import NULL
 from cvrarray.linalg.ends import RUNNING
 from cvrarray.linalg.gpu.layout import THREADS, Layout
 

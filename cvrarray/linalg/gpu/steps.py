@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import cupy
 import numpy as np
 
-from cvrarray.gpu.compiler import NULL
+from cvrarray.gpu.launches import NULL
 from cvrarray.linalg.ends import RUNNING, Judge
 from cvrarray.linalg.gpu.cg import captured
 from cvrarray.linalg.gpu.layout import Layout

@@ -9,7 +9,8 @@ import cupy
 import numpy as np
 
 from cvrarray.core import devices
-from cvrarray.gpu.compiler import Kernel, PerStream
+from cvrarray.gpu.compiler import Kernel
+from cvrarray.gpu.streams import PerStream
 from cvrarray.linalg.gpu.layout import VECTORS, Layout
 from cvrarray.linalg.vectors import Vectors
 

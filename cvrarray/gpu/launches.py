@@ -1,0 +1,130 @@
+"""Arguments and grids of launches: numbers, structures, and how many blocks there are for which columns."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from .properties import processors
+
+#: Bytes of a cache line, and of a sector of it, the least that is loaded.
+LINE, SECTOR = 128, 32
+
+#: The most lanes that share a row of a dense matrix. With more, each would have more sums than there are registers for.
+MATRIX_LANES = 16
+
+#: Blocks that a grid may have in its second dimension.
+MOST_IN_Y = 65_535
+
+
+def argument(number: np.generic) -> Any:
+    """A number as an argument of launches, made once for all of them: CuPy would make it anew in each."""
+    return cupy.cuda.function.CNumpyArray(np.asarray(number))
+
+
+#: A null pointer as a kernel's argument.
+NULL = argument(np.uint64(0))
+
+PLAIN, SCALE, ACCUMULATE = (np.int32(form) for form in range(3))
+
+
+def blocks(n_threads: int, block: int) -> tuple[int]:
+    """The least grid of at least `n_threads` threads, and of at least one block."""
+    return (max(1, -(-n_threads // block)),)
+
+
+def in_columns(n_blocks: int) -> tuple[int, int]:
+    """A grid of at least `n_blocks` blocks, with a column for each multiprocessor: ``block_number`` of ``common.cuh``."""
+    n_columns = max(1, min(n_blocks, processors()), -(-n_blocks // MOST_IN_Y))
+    return n_columns, max(1, -(-n_blocks // n_columns))
+
+
+class Struct(cupy.cuda.function.CPointer):  # type: ignore[misc]  # CuPy has no types
+    """A structure that a kernel takes by value, as CuPy passes arguments on. It keeps alive the arrays that its pointers point
+    to.
+    """
+
+    def __init__(self, words: ctypes.Array[ctypes.c_uint64], buffers: list[cupy.ndarray]) -> None:
+        super().__init__(ctypes.addressof(words))
+        self.words, self.buffers = words, buffers
+
+
+def struct(*fields: cupy.ndarray | int | None) -> Struct:
+    """A structure of pointers and 64-bit integers; None is a null pointer."""
+    words, buffers = [], []
+    for field in fields:
+        if isinstance(field, int):
+            words.append(field)
+        elif field is None:
+            words.append(0)
+        else:
+            words.append(field.data.ptr)
+            buffers.append(field)
+    return Struct(_words(len(words))(*words), buffers)
+
+
+@cache
+def _words(n: int) -> type[ctypes.Array[ctypes.c_uint64]]:
+    return ctypes.c_uint64 * n
+
+
+def scaling(alpha: np.generic, beta: np.generic) -> tuple[Any, Any, Any]:
+    """The arguments `alpha`, `beta` and which form of ``y = alpha * A @ x + beta * y`` is asked for."""
+    if alpha == 1 and beta == 0:  # what nearly every call passes
+        return _plain(type(alpha))
+    return alpha, beta, update(alpha, beta)
+
+
+@cache
+def _plain(number: type[np.generic]) -> tuple[Any, Any, Any]:
+    return argument(number(1)), argument(number(0)), argument(PLAIN)  # type: ignore[call-arg]  # types of numbers alone
+
+
+def update(alpha: np.generic, beta: np.generic) -> np.int32:
+    """Which of the three forms of ``y = alpha * A @ x + beta * y`` is asked for: the enum of ``common.cuh``."""
+    return ACCUMULATE if beta != 0 else SCALE if alpha != 1 else PLAIN
+
+
+def vector_width(dtype: np.dtype) -> int:
+    """Numbers of `dtype` in a vector load: 16 bytes, and no more than 4."""
+    return min(4, 16 // np.dtype(dtype).itemsize)
+
+
+class Tiles(NamedTuple):
+    """How the columns of a product with a dense matrix are shared: the template parameters of ``kernels/matrix.cuh``."""
+
+    lanes: int  # G: that share a row, a power of two
+    width: int  # V: numbers in a vector load
+    vectors: int  # W: that each lane holds
+    tiles: int  # of lanes * width * vectors columns
+
+
+def matrix_width(k: int, x: cupy.ndarray, y: cupy.ndarray) -> int:
+    """Numbers in a vector load of rows of `k` numbers of X and Y, which must begin at multiples of its size."""
+    size: int = x.itemsize
+    width, ends = min(4, 16 // size), k * size | x.data.ptr | y.data.ptr
+    while ends % (width * size):
+        width //= 2
+    return width
+
+
+def matrix_tiles(k: int, width: int, most_vectors: int = 1) -> Tiles:
+    """The layout for `k` columns. A lane holds several vectors where many lanes would share a row, but no more than
+    asked for.
+
+    So fewer lanes load the same value and column, and more of X is under way at a time.
+    """
+    in_a_row = max(1, -(-k // width))
+    vectors = min(most_vectors, 4 if in_a_row >= MATRIX_LANES else 2 if in_a_row >= MATRIX_LANES // 2 else 1)
+    lanes = min(MATRIX_LANES, 1 << (-(-in_a_row // vectors) - 1).bit_length())
+    return Tiles(lanes, width, vectors, max(1, -(-k // (lanes * width * vectors))))
+
+
+def matrix_grid(n_blocks: int, tiles: int) -> tuple[int, int, int]:
+    """A grid of `n_blocks` blocks for each of at least so many tiles of columns: ``tile_of_block`` of ``matrix.cuh``."""
+    in_y = max(1, min(tiles, MOST_IN_Y))
+    return n_blocks, in_y, max(1, -(-tiles // in_y))
