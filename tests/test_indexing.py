@@ -416,7 +416,7 @@ def test_large_and_small_results_are_alike(dtype, monkeypatch):
     ]
     cols = [
         np.s_[4:20],
-        np.s_[:, 7],
+        7,
         np.s_[3::4],
         np.s_[::-1],
         np.s_[9:2],
@@ -424,17 +424,15 @@ def test_large_and_small_results_are_alike(dtype, monkeypatch):
         np.arange(29),
         np.array([], int),
     ]
-    keys = [*rows, *((slice(None), c[1] if isinstance(c, tuple) else c) for c in cols)]
+    keys = [*rows, *((slice(None), c) for c in cols)]
     used = []
     take = taking._taken
     monkeypatch.setattr(taking, "_taken", lambda *a: used.append(1) or take(*a))
     for key in keys:
-        found = []
         for least, most in ((0, 2**31 - 1), (1 << 60, 1 << 60), (0, 1)):
             monkeypatch.setattr(taking, "LEAST", least)
             monkeypatch.setattr(taking, "MOST", most)
             assert_item(A, dense, key)
-            found.append(A[key])
         assert used, key
     assert len(used) >= len(keys) - 4  # where there is no entry to take, either may be used
 

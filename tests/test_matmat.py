@@ -122,8 +122,8 @@ SHARINGS = {
     "shares": {"UNEVEN": 0, "UNEVEN_FROM": 0, "UNEVEN_WARPS": 1 << 10, "ROUNDS": (2, 4)},
     "shares and pieces": {"UNEVEN": 0, "UNEVEN_FROM": 0, "UNEVEN_WARPS": 1 << 10, "ROUNDS": (1,)},
     "block rows in turn": {"UNEVEN": 0, "UNEVEN_FROM": 0, "MOST_SHARES": 0, "ROUNDS": (1,)},
+    "one lane": {"ONE_LANE_ROWS": (0, 1 << 40), "NEAR": (32, 32), "MANY_ROWS": 0},
 }
-SHARINGS["one lane"] = {"ONE_LANE_ROWS": (0, 1 << 40), "NEAR": (32, 32), "MANY_ROWS": 0}
 SHARINGS["pieces of turns"] = SHARINGS["turns"] | SHARINGS["pieces of rows"]
 SHARINGS["lines"] = {"LARGE_X": 0, "APART": 0, "LATE": 1 << 40, "TURNS_PADDING": 1 << 20, "REUSE": (0, 0)}
 SHARINGS["pieces of lines"] = SHARINGS["lines"] | SHARINGS["pieces of rows"]
@@ -187,17 +187,24 @@ def test_layouts_of_rows(how, block_size, dtype, gpu, monkeypatch):
             np.testing.assert_array_equal(get(out), (csr @ x).astype(dtype) + np.asarray(6, dtype), f"{name}, {k} columns")
 
 
+def asked(csr, k, width, gpu, dtype="float32"):
+    """What a kernel is chosen for."""
+    from cvrarray.gpu import bbcsr_matmat
+
+    t = cvrarray.BBCSRArray(csr.astype(dtype), block_size=1, device=gpu)._tables
+    return bbcsr_matmat.Asked(t, bbcsr_matmat.Lengths(t), np.dtype(dtype), k, width)
+
+
 def test_lines_of_random_rows_alone(gpu, monkeypatch):
     """A warp takes a line of each row of X where X is large, a tile of it is not, and a bin's rows read other lines."""
     from cvrarray.gpu import bbcsr_matmat
 
-    rng, n, dtype = np.random.default_rng(6), 20_000, np.dtype(np.float64)
+    rng, n = np.random.default_rng(6), 20_000
 
     def takes_lines(columns, k):
         row = np.repeat(np.arange(n), 8)
         csr = scipy.sparse.csr_array((np.ones(row.size), (row, columns.ravel())), shape=(n, n))
-        t = cvrarray.BBCSRArray(csr, block_size=1, device=gpu)._tables
-        return bbcsr_matmat.takes_lines(bbcsr_matmat.Asked(t, bbcsr_matmat.Lengths(t), dtype, k, 2))
+        return bbcsr_matmat.takes_lines(asked(csr, k, 2, gpu, "float64"))
 
     anywhere, near = rng.integers(0, n, (n, 8)), (np.arange(n)[:, None] + np.arange(8)) % n
     monkeypatch.setattr(bbcsr_matmat, "LATE", 1 << 40)
@@ -212,14 +219,6 @@ def test_lines_of_random_rows_alone(gpu, monkeypatch):
         assert (takes_lines(anywhere, 64), takes_lines(anywhere, 40)) == takes
     monkeypatch.setattr(bbcsr_matmat, "LARGE_TILE", 0)
     assert not takes_lines(anywhere, 64)
-
-
-def asked(csr, k, width, gpu, dtype="float32"):
-    """What a kernel is chosen for."""
-    from cvrarray.gpu import bbcsr_matmat
-
-    t = cvrarray.BBCSRArray(csr.astype(dtype), block_size=1, device=gpu)._tables
-    return bbcsr_matmat.Asked(t, bbcsr_matmat.Lengths(t), np.dtype(dtype), k, width)
 
 
 def test_a_lane_has_a_row_of_x_where_rows_are_near(gpu):
