@@ -298,7 +298,7 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Run:
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C
     order.
     """
-    return cvr_matmat.product(tables, dtype, rechunked)
+    return cvr_matmat.product(tables, dtype, partial(slots_by_rows, tables), partial(_of_slots, tables.n_lanes))
 
 
 def product_transposed(tables: CVRTables, dtype: np.dtype) -> Run:
@@ -387,13 +387,11 @@ def slots_by_rows(t: CVRTables) -> CSR:
     return to_csr(t._replace(val=numbers), 0, t.shape[0])
 
 
-def rechunked(t: CVRTables, n_chunks: int) -> CVRTables:
-    """The same matrix in so many chunks, with the number of each entry's slot in `t` for its value, from 1; 0: a pad."""
-    slots = slots_by_rows(t)
-    ptr = slots.indptr.astype(np.int32) if slots.indices.dtype == np.int32 else slots.indptr
+def _of_slots(n_lanes: int, slots: CSR, n_chunks: int) -> CVRTables:
+    """Tables in so many chunks of a CSR whose values are the numbers of slots, from 1; 0: a pad."""
+    ptr = slots.indptr.astype(slots.indices.dtype, copy=False)
     # the bits of floats, for which there is a kernel
-    csr = slots._replace(indptr=ptr, data=slots.data.view(np.float32))
-    return convert(csr, t.n_lanes, n_chunks, "even")
+    return convert(slots._replace(indptr=ptr, data=slots.data.view(np.float32)), n_lanes, n_chunks, "even")
 
 
 def to_coo(tables: CVRTables) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]:

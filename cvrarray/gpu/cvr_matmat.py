@@ -14,8 +14,8 @@ import cupy
 import numpy as np
 
 from ..core.arrays import Run
-from ..core.tables import WARP, CVRTables
-from . import distinct
+from ..core.tables import CSR, WARP, CVRTables
+from . import cut_rows, distinct
 from .compiler import STORED, Kernel
 from .cvr_tables import FEW_WAVES, MOST_BLOCKS_FOR_EMPTY, as_struct, spans, waves
 from .launches import (
@@ -34,7 +34,7 @@ from .launches import (
     vector_width,
 )
 from .properties import attribute, processors
-from .rechunked import Rechunk, Rechunked
+from .rechunked import Rechunked
 from .streams import Meeting
 
 #: Nonzeros of an average row from which rows of A are long: most steps have no record then. Threads of these a multiprocessor
@@ -112,21 +112,27 @@ MATMAT_LONG = Kernel(
 )  # fmt: skip
 
 
-def product(tables: CVRTables, dtype: np.dtype, rechunk: Rechunk) -> Run:
+def product(tables: CVRTables, dtype: np.dtype, nonzeros: Callable[[], CSR], convert: cut_rows.Convert) -> Run:
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C
-    order. ``rechunk(t, n_chunks)`` are the same tables in so many chunks, with slots' numbers for values.
+    order. ``nonzeros()`` is the CSR of the slots' numbers, from 1, and ``convert`` makes tables of such a one.
     """
     t = tables
     own, n_chunks, of = _in_own_chunks(t, dtype), t.carry_row.size, Kind(t.shape, t.nnz, t.n_lanes, dtype)
-    longer: list[Rechunked] = []
+    copies: list[Rechunked | cut_rows.Pieces] = []
+    is_small = waves(t.nnz, t.n_lanes, dtype) < FEW_WAVES
 
     def wanted(columns):
         return limited(n_chunks, of, columns)
 
     @cache
     def in_chunks(number):
-        longer.append(Rechunked(t, number, rechunk))
-        return _in_own_chunks(longer[-1].tables, dtype)
+        copies.append(Rechunked(t, number, lambda: convert(nonzeros(), number)))
+        return _in_own_chunks(copies[-1].tables, dtype)
+
+    @cache
+    def in_pieces(cut):
+        copies.append(cut_rows.Pieces(t, cut, nonzeros, convert))
+        return copies[-1], _in_own_chunks(copies[-1].tables, dtype)
 
     @cache
     def of_columns(k):
@@ -135,15 +141,20 @@ def product(tables: CVRTables, dtype: np.dtype, rechunk: Rechunk) -> Run:
             raise ValueError(f"X must have at most {most:,} columns of {dtype}; got {k:,}. Multiply parts of its columns")
         columns = max((columns for columns in COLUMNS if columns <= k), default=None)
         is_right = columns is None or n_chunks <= max(wanted(columns), wanted(k))
-        return own if is_right else in_chunks(wanted(columns))
+        number = n_chunks if is_right else wanted(columns)
+        cut = cut_rows.cut(t, k * dtype.itemsize, number, nonzeros) if is_small and number else None
+        if cut is not None:
+            pieces, of_pieces = in_pieces(cut)
+            return pieces.product(k, dtype, of_pieces)
+        chunks = own if is_right else in_chunks(number)
+        return lambda x, y, alpha, beta: chunks(k, matrix_width(k, x, y))(x, y, alpha, beta)
 
     def run(x, y, alpha, beta):
-        k = x.shape[1]
-        of_columns(k)(k, matrix_width(k, x, y))(x, y, alpha, beta)
+        of_columns(x.shape[1])(x, y, alpha, beta)
 
     def renew():
-        for chunks in longer:
-            chunks.renew()
+        for copy in copies:
+            copy.renew()
 
     run.renew = renew
     return run

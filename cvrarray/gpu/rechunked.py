@@ -20,9 +20,6 @@ import numpy as np
 from ..core.tables import CVRTables
 from . import copied
 
-#: What makes tables of a matrix in another number of chunks, with slots' numbers for values: that of :mod:`.cvr`.
-Rechunk = Callable[[CVRTables, int], CVRTables]
-
 
 class Layout:
     """Tables in other chunks, whose values are the numbers of slots."""
@@ -41,9 +38,10 @@ class Rechunked:
         The device has none for the copy.
     """
 
-    def __init__(self, own: CVRTables, n_chunks: int, rechunk: Rechunk) -> None:
+    def __init__(self, own: CVRTables, n_chunks: int, rechunk: Callable[[], CVRTables]) -> None:
+        """``rechunk()`` are the tables in these, with slots' numbers for values."""
         try:
-            layout, values = copied.prepared(own, ("chunks", n_chunks), lambda: Layout(rechunk(own, n_chunks)), in_full=False)
+            layout, values = copied.prepared(own, ("chunks", n_chunks), lambda: Layout(rechunk()), in_full=False)
         except cupy.cuda.memory.OutOfMemoryError as error:
             raise MemoryError(
                 f"A @ X of {own.nnz:,} nonzeros needs a copy of them in longer chunks, for which the device has no memory:"
