@@ -487,7 +487,7 @@ class CVRArray(FormatArray):
         if device != "cuda":
             return streaming * (FACTOR_WAITING if item >= 8 and n_bytes > LARGE else FACTOR)
         n_rows, millions = stats.shape[0] - stats.empty_rows, stats.nnz / 1e6
-        slots, mean = lanes.slots_of_products(stats.nnz, n_rows, item), max(1.0, stats.nnz / max(1, n_rows))
+        slots, mean = lanes.slots_of_products(stats.nnz, n_rows, item, stats.row_max), max(1.0, stats.nnz / max(1, n_rows))
         costs, shared, sectors = VECTOR_COSTS[slots], VECTOR_COSTS_SHARED, stats.loads
         time = shared.empty * (stats.empty_rows > 0) + shared.cold * stats.fits_l2 * n_bytes / 1e6
         if lanes.has_long_rows(stats.shape[0], stats.nnz):

@@ -62,7 +62,7 @@ def test_layout(longest, empty, dtype, gpu):
         lengths[::empty] = 0
     csr = rows_of(lengths, rng)
     tables = CVRArray(csr, device=gpu)._tables
-    slots = row_lanes.slots(tables, np.dtype(dtype))
+    slots = row_lanes.slots(tables, np.dtype(dtype), longest)
     layout = row_lanes.Layout(tables, cvr.slots_by_rows(tables), slots)
     col, base, ends, row_of, cut_row, *_ = (field if isinstance(field, int | None) else field.get() for field in layout.fields)
     threads, per, span = row_lanes.THREADS, layout.slots, layout.span.get()
@@ -171,7 +171,7 @@ def test_long_rows_of_short_values_have_more_slots(n_rows, dtype, slots, gpu):
     csr.data[:] = rng.standard_normal(n)
     csr = csr.astype(dtype)
     A, x = CVRArray(csr, device=gpu), rng.standard_normal(N_COLS).astype(dtype)
-    assert row_lanes.slots(A._tables, x.dtype) == slots
+    assert row_lanes.slots(A._tables, x.dtype, int(np.diff(csr.indptr).max())) == slots
     expected, bound = oracle.product(csr, x)
     assert (np.abs((A @ cupy.asarray(x)).get() - expected) <= bound).all()
 
@@ -204,7 +204,7 @@ def test_arrays_of_one_structure_share_a_layout(monkeypatch, gpu):
 
     csr = uneven("float32")
     A = CVRArray(csr, device=gpu)
-    slots = {row_lanes.slots(A._tables, np.dtype(dtype)) for dtype in (np.float32, np.float64)}
+    slots = {row_lanes.slots(A._tables, np.dtype(dtype), 20_000) for dtype in (np.float32, np.float64)}
     made = assert_one_layout_a_structure(A, monkeypatch, row_lanes, len(slots))
     CVRArray(csr, device=gpu) @ put(np.ones(csr.shape[1]), gpu)
     assert len(made) == len(slots) + 1
@@ -219,25 +219,32 @@ def test_in_a_graph(gpu):
 
 
 @pytest.mark.parametrize(
-    ("n_rows", "nnz", "n_lanes", "expected"),
+    ("n_rows", "nnz", "n_lanes", "longest", "narrow", "wide"),
     [
-        (40, 30_000, 32, True),
-        (20_000, 90_000, 32, True),
-        (100_000, 3_000_000, 32, True),
-        (100_000, 1_200_000, 32, False),
-        (40_000, 90_000, 32, False),
-        (40, 30_000_000, 32, False),
-        (400_000, 1_600_000, 32, False),
-        (40, 30_000, 8, False),
-        (9, 0, 32, False),
+        (40, 30_000, 32, 1000, 16, 8),
+        (20_000, 90_000, 32, 9, 4, 4),
+        (100_000, 3_000_000, 32, 90, 8, 0),
+        (100_000, 3_900_000, 32, 90, 0, 0),
+        (80_000, 1_100_000, 32, 20, 0, 0),
+        (80_000, 1_100_000, 32, 60, 4, 4),
+        (150_000, 1_900_000, 32, 900, 0, 0),
+        (110_000, 600_000, 32, 6, 4, 4),
+        (200_000, 900_000, 32, 900, 0, 0),
+        (40_000, 90_000, 32, 9, 0, 0),
+        (40, 30_000_000, 32, 1_000_000, 0, 0),
+        (40, 30_000, 8, 1000, 0, 0),
+        (9, 0, 32, 0, 0, 0),
     ],
 )
-def test_which_matrices(n_rows, nnz, n_lanes, expected):
-    """Rows are not too short, and their lanes not too many; lanes that someone asked for are used."""
+def test_which_matrices(n_rows, nnz, n_lanes, longest, narrow, wide):
+    """Slots of a lane for products of 4 and 8 bytes. Rows are not too short, and their lanes not too many: fewer for wider
+    products, more for uneven rows. Lanes that someone asked for are used.
+    """
     pytest.importorskip("cupy")
     from types import SimpleNamespace
 
     from cvrarray.gpu import row_lanes
 
     tables = SimpleNamespace(shape=(n_rows + 3, 100_000), nnz=nnz, n_lanes=n_lanes, empty_row=np.arange(3))
-    assert row_lanes.suits(tables) == expected
+    found = [row_lanes.slots(tables, np.dtype(dtype), longest) for dtype in ("float32", "float64")]
+    assert [number if row_lanes.suits(tables) else 0 for number in found] == [narrow, wide]

@@ -78,7 +78,7 @@ def test_what_costs_a_product_on_a_gpu(nnz, n_rows):
         return {name for name in times if other[name] > times[name]}
 
     assert slower(table_bytes={name: 2 * n_bytes for name, n_bytes in tables.items()}) == {*tables}
-    is_long, slots = lanes.has_long_rows(n_rows, nnz), lanes.slots_of_lanes(nnz, n_rows)
+    is_long, slots = lanes.has_long_rows(n_rows, nnz), lanes.slots_of_lanes(nnz, n_rows, 4, mean)
     counts_sectors = not is_long and (slots > 0 or mean > 2)  # chunks of shorter rows have so many that lines tell
     assert slower(sectors=0.9) == {"bbcsr1"} | ({"cvr"} if counts_sectors else set())
     assert slower(lines=0.9) == ({"bbcsr1"} if is_long or slots else {"cvr", "bbcsr1"})

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-#: Slots of a lane: nonzeros of rows, on average, that they are for, and the most lanes of all rows. An H200 holds 170,000
-#: to 220,000 at once.
-SHAPES = {8: (16, 500_000), 4: (4, 250_000)}
+#: Slots of a lane: nonzeros of rows, on average, that they are for, and the most lanes of all rows, where products have at most
+#: 4 bytes, and where they have more, which takes registers. An H200 holds 170,000 to 220,000 at once.
+SHAPES = {8: (16, 500_000, 280_000), 4: (4, 300_000, 300_000)}
+
+#: Lanes of 4 slots may be so many where rows have so many nonzeros on average, and the longest one so many times the average:
+#: the lanes of a chunk steal much there, and such rows rarely read what their neighbours do.
+MOST_UNEVEN, UNEVEN_FROM, UNEVEN = 520_000, 6, 4
 
 #: Slots where products have at most 4 bytes, so that they take few registers, and rows are so long, on average.
 MOST_SLOTS, MANY_SLOTS_FROM = 16, 40
@@ -25,20 +29,29 @@ def has_long_rows(n_rows: int, nnz: int) -> bool:
     return LONG * max(1, n_rows) <= nnz < SMALL and n_rows + nnz // A_BLOCK <= MOST_BLOCKS
 
 
-def slots_of_lanes(nnz: int, n_filled: int) -> int:
+def may_have_lanes(nnz: int, n_filled: int) -> bool:
+    """Whether :func:`slots_of_lanes` may find any, with so many nonzeros in rows that are not empty."""
+    return slots_of_lanes(nnz, n_filled, 1, nnz) > 0
+
+
+def slots_of_lanes(nnz: int, n_filled: int, itemsize: int, longest: int) -> int:
     """Slots of a lane, of so many nonzeros in rows that are not empty: more leave more of them empty, and fewer make more
-    lanes. 0: rows are too short, or too many, as a product should wait for loads and not for their bytes.
+    lanes. 0: rows are too short, or too many, as a product should wait for loads and not for their bytes. `itemsize` is
+    that of the product, `longest` the nonzeros of the longest row.
     """
     n_filled = max(1, n_filled)
-    for slots, (length, most) in SHAPES.items():
+    for slots, (length, most, most_wide) in SHAPES.items():
         if nnz >= length * n_filled:
-            return slots if nnz // slots + n_filled // 2 <= most else 0
+            n_lanes, limit = nnz // slots + n_filled // 2, most if itemsize <= 4 else most_wide
+            if slots == 4 and nnz >= UNEVEN_FROM * n_filled and longest * n_filled >= UNEVEN * nnz:
+                limit = MOST_UNEVEN
+            return slots if n_lanes <= limit else 0
     return 0
 
 
-def slots_of_products(nnz: int, n_filled: int, itemsize: int) -> int:
-    """The same where products have so many bytes."""
-    slots = slots_of_lanes(nnz, n_filled)
+def slots_of_products(nnz: int, n_filled: int, itemsize: int, longest: int) -> int:
+    """The same, and more slots where long rows and short numbers allow it."""
+    slots = slots_of_lanes(nnz, n_filled, itemsize, longest)
     return MOST_SLOTS if slots and itemsize <= 4 and nnz >= MANY_SLOTS_FROM * n_filled else slots
 
 

@@ -64,17 +64,18 @@ FILL = Kernel(
 
 
 def suits(t: CVRTables) -> bool:
-    """Whether rows fill their lanes, and these are so few that a product waits for loads and not for their bytes.
-
-    Only counts of rows and nonzeros decide. Lanes that someone asked for are used.
+    """Whether rows may fill their lanes, and these be so few that a product waits for loads and not for their bytes: by counts
+    of rows and nonzeros. Lanes that someone asked for are used.
     """
     n_rows, n_cols = t.shape
-    return t.nnz > 0 and t.n_lanes == WARP and lanes.slots_of_lanes(t.nnz, _n_filled(t)) > 0 and n_rows * n_cols < 1 << 62
+    return t.nnz > 0 and t.n_lanes == WARP and lanes.may_have_lanes(t.nnz, _n_filled(t)) and n_rows * n_cols < 1 << 62
 
 
-def slots(t: CVRTables, dtype: np.dtype) -> int:
-    """Of a lane, for products in `dtype`, however values are stored: these change no bit."""
-    return lanes.slots_of_products(t.nnz, _n_filled(t), dtype.itemsize)
+def slots(t: CVRTables, dtype: np.dtype, longest: int) -> int:
+    """Of a lane, for products in `dtype`, however values are stored: these change no bit. 0: rows should not be in lanes.
+    `longest` are the nonzeros of the longest row.
+    """
+    return lanes.slots_of_products(t.nnz, _n_filled(t), dtype.itemsize, longest)
 
 
 def _n_filled(t: CVRTables) -> int:
@@ -119,9 +120,10 @@ class Layout:
         self.grid = (n + blocks_for_empty(n_empty, THREADS),)
 
 
-def product(t: CVRTables, dtype: np.dtype, nonzeros: Callable[[], CSR]) -> Run:
-    """``run(x, y, alpha, beta)``, as that of ``gpu.cvr``; ``nonzeros()`` is the CSR of the slots' numbers, from 1."""
-    own = slots(t, dtype)
+def product(t: CVRTables, dtype: np.dtype, own: int, nonzeros: Callable[[], CSR]) -> Run:
+    """``run(x, y, alpha, beta)``, as that of ``gpu.cvr``, by lanes of `own` slots; ``nonzeros()`` is the CSR of the slots'
+    numbers, from 1.
+    """
     layout, values = copied.prepared(t, ("rows in lanes", own), lambda: Layout(t, nonzeros(), own), in_full=False)
     keeps = left_in_l2.keeps(values.copy.nbytes + layout.col.nbytes)
     at_once = layout.n_parts <= AT_ONCE.get((own, dtype.itemsize), 0) * processors()

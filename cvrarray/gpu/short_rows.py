@@ -10,7 +10,6 @@ The order of sums may be another one than without: the structure alone decides, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import cupy
@@ -64,17 +63,22 @@ class Layout:
         )
 
 
+def longest(t: BBCSRTables | CVRTables, nonzeros: Callable[[], CSR]) -> int:
+    """Nonzeros of the longest row; ``nonzeros()`` as for :func:`product`."""
+
+    def found() -> int:
+        with aside():
+            return int(cupy.diff(nonzeros()[0]).max())
+
+    length: int = _LONGEST.of(copied.structure(t), "longest", found)
+    return length
+
+
 def product(t: BBCSRTables | CVRTables, dtype: np.dtype, nonzeros: Callable[[], CSR]) -> Run | None:
     """``run(x, y, alpha, beta)``, as that of the format's module, for rows that :func:`suit`; ``nonzeros()`` is the CSR of the
     slots' numbers, from 1. None where the longest row would leave too many slots of others empty.
     """
-    nonzeros = cache(nonzeros)
-
-    def longest() -> int:
-        with aside():
-            return int(cupy.diff(nonzeros()[0]).max())
-
-    width: int = _LONGEST.of(copied.structure(t), "longest", longest)
+    width = longest(t, nonzeros)
     n_slots = _n_slots(t, width)
     if width > WIDEST or n_slots > min(MOST_SLOTS, t.nnz + max(WARP * width, min(t.nnz, MOST_EMPTY))):
         return None
