@@ -6,9 +6,10 @@ from __future__ import annotations
 #: 4 bytes, and where they have more, which takes registers. An H200 holds 170,000 to 220,000 at once.
 SHAPES = {8: (16, 500_000, 280_000), 4: (4, 300_000, 300_000)}
 
-#: Lanes of 4 slots may be so many where rows have so many nonzeros on average, and the longest one so many times the average:
-#: the lanes of a chunk steal much there, and such rows rarely read what their neighbours do.
-MOST_UNEVEN, UNEVEN_FROM, UNEVEN = 520_000, 6, 4
+#: Rows are uneven where the longest one has so many times the nonzeros of the average: the lanes of a chunk steal much, and rows
+#: rarely read what their neighbours do. Then wider products have as many lanes as others; and those of 4 slots may be so many,
+#: where rows have so many nonzeros on average.
+UNEVEN, MOST_UNEVEN, UNEVEN_FROM = 16, 520_000, 6
 
 #: Slots where products have at most 4 bytes, so that they take few registers, and rows are so long, on average.
 MOST_SLOTS, MANY_SLOTS_FROM = 16, 40
@@ -40,12 +41,13 @@ def slots_of_lanes(nnz: int, n_filled: int, itemsize: int, longest: int) -> int:
     that of the product, `longest` the nonzeros of the longest row.
     """
     n_filled = max(1, n_filled)
+    is_uneven = longest * n_filled >= UNEVEN * nnz
     for slots, (length, most, most_wide) in SHAPES.items():
         if nnz >= length * n_filled:
-            n_lanes, limit = nnz // slots + n_filled // 2, most if itemsize <= 4 else most_wide
-            if slots == 4 and nnz >= UNEVEN_FROM * n_filled and longest * n_filled >= UNEVEN * nnz:
+            limit = most if itemsize <= 4 or is_uneven else most_wide
+            if slots == 4 and is_uneven and nnz >= UNEVEN_FROM * n_filled:
                 limit = MOST_UNEVEN
-            return slots if n_lanes <= limit else 0
+            return slots if nnz // slots + n_filled // 2 <= limit else 0
     return 0
 
 
