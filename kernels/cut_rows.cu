@@ -49,8 +49,8 @@ __global__ void cut_rows_count(const int64* ptr, const I* col, int64 n_rows, int
 // traffic   nonzero: 2 (4 + sizeof(I)) bytes
 // races     none
 template <class I>
-__global__ void cut_rows_fill(const int64* ptr, const I* col, const int* slot, int64 n_rows, int n_segments, int64 width,
-                              int64 least, const int64* sums, I* piece_ptr, I* piece_col, int* piece_slot, int* number) {
+__global__ void cut_rows_fill(const int64* ptr, const I* col, int64 n_rows, int n_segments, int64 width, int64 least,
+                              const int64* sums, const int* slot, I* piece_ptr, I* piece_col, int* piece_slot, int* number) {
     const int64 i = (blockIdx.x * (int64)blockDim.x + threadIdx.x) / WARP, n = (n_segments + 1) * n_rows;
     if (i >= n) return;
     const PieceOfColumns<I> piece(ptr, col, i % n_rows, (int)(i / n_rows), n_segments, width, least);

@@ -6,9 +6,9 @@ from __future__ import annotations
 #: 4 bytes, and where they have more, which takes registers. An H200 holds 170,000 to 220,000 at once.
 SHAPES = {8: (16, 500_000, 280_000), 4: (4, 300_000, 300_000)}
 
-#: Rows are uneven where the longest one has so many times the nonzeros of the average: the lanes of a chunk steal much, and rows
-#: rarely read what their neighbours do. Then wider products have as many lanes as others; and those of 4 slots may be so many,
-#: where rows have so many nonzeros on average.
+#: Rows are uneven where the longest one has so many times the nonzeros of the average: the lanes of a chunk steal much, and
+#: rows rarely read what their neighbours do. Then wider products have as many lanes as others; and those of 4 slots may be so
+#: many, where rows have so many nonzeros on average.
 UNEVEN, MOST_UNEVEN, UNEVEN_FROM = 16, 520_000, 6
 
 #: Slots where products have at most 4 bytes, so that they take few registers, and rows are so long, on average.

@@ -12,7 +12,8 @@ structure and the number of columns alone decide. Measured: ``docs/measurements/
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
@@ -96,24 +97,18 @@ def _count(nonzeros: CSR, of: Cut) -> tuple[cupy.ndarray, Counted]:
     n_rows = nonzeros.shape[0]
     n, parts = 2 * (SEGMENTS + 1) * n_rows, 2 * (SEGMENTS + 1)
     counts = cupy.zeros(n + prefix.n_states(n), np.int64)
-    COUNT(nonzeros.indices.dtype)(
-        blocks(n // 2, THREADS),
-        (THREADS,),
-        (
-            nonzeros.indptr,
-            nonzeros.indices,
-            np.int64(n_rows),
-            np.int32(SEGMENTS),
-            np.int64(of.width),
-            np.int64(of.least),
-            counts,
-        ),
-    )
+    COUNT(nonzeros.indices.dtype)(blocks(n // 2, THREADS), (THREADS,), (*_arguments(nonzeros, of), counts))
     pointer, numbers = host()
     sums = prefix.sums(counts, n, pointer, parts)
     synchronize()
     nnz_cut, nnz, everything = (int(numbers[part]) for part in (SEGMENTS - 1, SEGMENTS, parts - 1))
     return sums, Counted(everything - nnz, nnz_cut)
+
+
+def _arguments(nonzeros: CSR, of: Cut) -> tuple[Any, ...]:
+    """The matrix and its cut, as kernels take them."""
+    n_rows, width, least = np.int64(nonzeros.shape[0]), np.int64(of.width), np.int64(of.least)
+    return nonzeros.indptr, nonzeros.indices, n_rows, np.int32(SEGMENTS), width, least
 
 
 class Layout:
@@ -125,12 +120,8 @@ class Layout:
         #: (SEGMENTS + 1, n_rows) the piece of a row in each segment, and behind these that of a row that is not cut; -1: none
         self.number = cupy.empty((SEGMENTS + 1) * n_rows, np.int32)
         ptr, col, slot = cupy.empty(found.n_pieces + 1, index), cupy.empty(nnz, index), cupy.empty(nnz, np.int32)
-        FILL(index)(
-            blocks(self.number.size * WARP, THREADS),
-            (THREADS,),
-            (nonzeros.indptr, nonzeros.indices, nonzeros.data, np.int64(n_rows), np.int32(SEGMENTS), np.int64(of.width),
-             np.int64(of.least), sums, ptr, col, slot, self.number),
-        )  # fmt: skip
+        places = sums, nonzeros.data, ptr, col, slot, self.number
+        FILL(index)(blocks(self.number.size * WARP, THREADS), (THREADS,), (*_arguments(nonzeros, of), *places))
         self.tables = convert(CSR(ptr, col, slot, (found.n_pieces, n_cols)), of.n_chunks)
         self.source = self.tables.val.view(np.int32)
 
@@ -159,14 +150,17 @@ class Pieces:
 
     def product(self, k: int, dtype: np.dtype, multiply: Callable[[int, int], Run]) -> Run:
         """``run(x, y, alpha, beta)`` of `k` columns; ``multiply(k, width)`` is that of ``tables``, in vectors of `width`."""
-        scratch, n_pieces, one, zero = Scratch(), self.tables.shape[0], dtype.type(1), dtype.type(0)
-        n_rows, n_blocks, columns = np.int64(self._n_rows), blocks(self._n_rows * WARP, THREADS)[0], argument(np.int32(k))
+        scratch, shape, one, zero = Scratch(), (self.tables.shape[0], k), dtype.type(1), dtype.type(0)
+        n_blocks, rows = blocks(self._n_rows * WARP, THREADS)[0], (self._number, argument(np.int64(self._n_rows)))
+        columns = argument(np.int32(k))
+
+        @cache
+        def finish(width: int) -> Callable[..., None]:
+            return partial(FINISH(dtype, width), matrix_grid(n_blocks, -(-k // (WARP * width))), (THREADS,))
 
         def run(x: cupy.ndarray, y: cupy.ndarray, alpha: np.generic, beta: np.generic) -> None:
-            width = matrix_width(k, y, y)
-            sums = scratch.empty((n_pieces, k), dtype)
+            sums = scratch.empty(shape, dtype)
             multiply(k, matrix_width(k, x, sums))(x, sums, one, zero)
-            grid = matrix_grid(n_blocks, -(-k // (WARP * width)))
-            FINISH(dtype, width)(grid, (THREADS,), (self._number, n_rows, sums, columns, y, *scaling(alpha, beta)))
+            finish(matrix_width(k, y, sums))((*rows, sums, columns, y, *scaling(alpha, beta)))
 
         return run
