@@ -10,6 +10,7 @@ The order of sums may be another one than without: the structure alone decides, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import cupy
@@ -78,6 +79,7 @@ def product(t: BBCSRTables | CVRTables, dtype: np.dtype, nonzeros: Callable[[], 
     """``run(x, y, alpha, beta)``, as that of the format's module, for rows that :func:`suit`; ``nonzeros()`` is the CSR of the
     slots' numbers, from 1. None where the longest row would leave too many slots of others empty.
     """
+    nonzeros = cache(nonzeros)
     width = longest(t, nonzeros)
     n_slots = _n_slots(t, width)
     if width > WIDEST or n_slots > min(MOST_SLOTS, t.nnz + max(WARP * width, min(t.nnz, MOST_EMPTY))):
