@@ -62,7 +62,7 @@ def test_layout(longest, empty, dtype, gpu):
         lengths[::empty] = 0
     csr = rows_of(lengths, rng)
     tables = CVRArray(csr, device=gpu)._tables
-    slots = row_lanes.slots(tables, np.dtype(dtype), longest)
+    slots = row_lanes.slots(tables, np.dtype(dtype), lambda: longest)
     layout = row_lanes.Layout(tables, cvr.slots_by_rows(tables), slots)
     col, base, ends, row_of, cut_row, *_ = (field if isinstance(field, int | None) else field.get() for field in layout.fields)
     threads, per, span = row_lanes.THREADS, layout.slots, layout.span.get()
@@ -171,7 +171,7 @@ def test_long_rows_of_short_values_have_more_slots(n_rows, dtype, slots, gpu):
     csr.data[:] = rng.standard_normal(n)
     csr = csr.astype(dtype)
     A, x = CVRArray(csr, device=gpu), rng.standard_normal(N_COLS).astype(dtype)
-    assert row_lanes.slots(A._tables, x.dtype, int(np.diff(csr.indptr).max())) == slots
+    assert row_lanes.slots(A._tables, x.dtype, lambda: int(np.diff(csr.indptr).max())) == slots
     expected, bound = oracle.product(csr, x)
     assert (np.abs((A @ cupy.asarray(x)).get() - expected) <= bound).all()
 
@@ -204,7 +204,7 @@ def test_arrays_of_one_structure_share_a_layout(monkeypatch, gpu):
 
     csr = uneven("float32")
     A = CVRArray(csr, device=gpu)
-    slots = {row_lanes.slots(A._tables, np.dtype(dtype), 20_000) for dtype in (np.float32, np.float64)}
+    slots = {row_lanes.slots(A._tables, np.dtype(dtype), lambda: 20_000) for dtype in (np.float32, np.float64)}
     made = assert_one_layout_a_structure(A, monkeypatch, row_lanes, len(slots))
     CVRArray(csr, device=gpu) @ put(np.ones(csr.shape[1]), gpu)
     assert len(made) == len(slots) + 1
@@ -247,5 +247,5 @@ def test_which_matrices(n_rows, nnz, n_lanes, longest, narrow, wide):
     from cvrarray.gpu import row_lanes
 
     tables = SimpleNamespace(shape=(n_rows + 3, 100_000), nnz=nnz, n_lanes=n_lanes, empty_row=np.arange(3))
-    found = [row_lanes.slots(tables, np.dtype(dtype), longest) for dtype in ("float32", "float64")]
+    found = [row_lanes.slots(tables, np.dtype(dtype), lambda: longest) for dtype in ("float32", "float64")]
     assert [number if row_lanes.suits(tables) else 0 for number in found] == [narrow, wide]

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-#: Slots of a lane: nonzeros of rows, on average, that they are for, and the most lanes of all rows, where products have at most
-#: 4 bytes, and where they have more, which takes registers. An H200 holds 170,000 to 220,000 at once.
-SHAPES = {8: (16, 500_000, 280_000), 4: (4, 300_000, 300_000)}
+from typing import NamedTuple
+
+
+class Shape(NamedTuple):
+    """Of lanes: which rows they are for, by nonzeros on average, and the most lanes of all rows."""
+
+    length: int  # of a row, at least
+    narrow: int  # lanes where products have at most 4 bytes
+    wide: int  # where they have more, which takes registers
+    uneven: int  # where rows are uneven, whatever products have,
+    uneven_from: int  # and have so many nonzeros
+
+
+#: By the slots of a lane. An H200 holds 170,000 to 220,000 lanes at once.
+SHAPES = {8: Shape(16, 500_000, 280_000, 500_000, 16), 4: Shape(4, 300_000, 300_000, 520_000, 6)}
 
 #: Rows are uneven where the longest one has so many times the nonzeros of the average: the lanes of a chunk steal much, and
-#: rows rarely read what their neighbours do. Then wider products have as many lanes as others; and those of 4 slots may be so
-#: many, where rows have so many nonzeros on average.
-UNEVEN, MOST_UNEVEN, UNEVEN_FROM = 16, 520_000, 6
+#: rows rarely read what their neighbours do.
+UNEVEN = 16
 
 #: Slots where products have at most 4 bytes, so that they take few registers, and rows are so long, on average.
 MOST_SLOTS, MANY_SLOTS_FROM = 16, 40
@@ -41,13 +52,11 @@ def slots_of_lanes(nnz: int, n_filled: int, itemsize: int, longest: int) -> int:
     that of the product, `longest` the nonzeros of the longest row.
     """
     n_filled = max(1, n_filled)
-    is_uneven = longest * n_filled >= UNEVEN * nnz
-    for slots, (length, most, most_wide) in SHAPES.items():
-        if nnz >= length * n_filled:
-            limit = most if itemsize <= 4 or is_uneven else most_wide
-            if slots == 4 and is_uneven and nnz >= UNEVEN_FROM * n_filled:
-                limit = MOST_UNEVEN
-            return slots if nnz // slots + n_filled // 2 <= limit else 0
+    for slots, shape in SHAPES.items():
+        if nnz >= shape.length * n_filled:
+            is_uneven = longest * n_filled >= UNEVEN * nnz and nnz >= shape.uneven_from * n_filled
+            most = shape.uneven if is_uneven else shape.narrow if itemsize <= 4 else shape.wide
+            return slots if nnz // slots + n_filled // 2 <= most else 0
     return 0
 
 

@@ -270,7 +270,7 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
     if row_lanes.suits(t):
         by_rows = cache(partial(slots_by_rows, t))
         even = short_rows.product(t, dtype, by_rows) if short_rows.suit(t) else None
-        slots = 0 if even else row_lanes.slots(t, dtype, short_rows.longest(t, by_rows))
+        slots = 0 if even else row_lanes.slots(t, dtype, partial(short_rows.longest, t, by_rows))
         if even or slots:
             return even or row_lanes.product(t, dtype, slots, by_rows)
 

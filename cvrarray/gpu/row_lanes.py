@@ -71,11 +71,13 @@ def suits(t: CVRTables) -> bool:
     return t.nnz > 0 and t.n_lanes == WARP and lanes.may_have_lanes(t.nnz, _n_filled(t)) and n_rows * n_cols < 1 << 62
 
 
-def slots(t: CVRTables, dtype: np.dtype, longest: int) -> int:
+def slots(t: CVRTables, dtype: np.dtype, longest: Callable[[], int]) -> int:
     """Of a lane, for products in `dtype`, however values are stored: these change no bit. 0: rows should not be in lanes.
-    `longest` are the nonzeros of the longest row.
+    ``longest()`` are the nonzeros of the longest row, which is asked for where it decides.
     """
-    return lanes.slots_of_products(t.nnz, _n_filled(t), dtype.itemsize, longest)
+    known = t.nnz, _n_filled(t), dtype.itemsize
+    even, uneven = (lanes.slots_of_products(*known, length) for length in (0, t.nnz))
+    return even if even == uneven else lanes.slots_of_products(*known, longest())
 
 
 def _n_filled(t: CVRTables) -> int:
