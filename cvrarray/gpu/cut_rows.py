@@ -21,7 +21,7 @@ import numpy as np
 from ..core.arrays import Run
 from ..core.remembered import Remembered
 from ..core.tables import CSR, WARP, CVRTables
-from . import copied, prefix
+from . import copied, prefix, rechunked
 from .captures import aside, synchronize
 from .compiler import PRODUCTS, Kernel
 from .launches import argument, blocks, matrix_grid, matrix_width, scaling, vector_width
@@ -111,8 +111,8 @@ def _arguments(nonzeros: CSR, of: Cut) -> tuple[Any, ...]:
     return nonzeros.indptr, nonzeros.indices, n_rows, np.int32(SEGMENTS), width, least
 
 
-class Layout:
-    """The pieces' tables, whose values are the numbers of slots, and which pieces each row has."""
+class Layout(rechunked.Layout):
+    """The pieces' tables, and which pieces each row has."""
 
     def __init__(self, of: Cut, nonzeros: CSR, convert: Convert) -> None:
         sums, found = _count(nonzeros, of)
@@ -122,36 +122,26 @@ class Layout:
         ptr, col, slot = cupy.empty(found.n_pieces + 1, index), cupy.empty(nnz, index), cupy.empty(nnz, np.int32)
         places = sums, nonzeros.data, ptr, col, slot, self.number
         FILL(index)(blocks(self.number.size * WARP, THREADS), (THREADS,), (*_arguments(nonzeros, of), *places))
-        self.tables = convert(CSR(ptr, col, slot, (found.n_pieces, n_cols)), of.n_chunks)
-        self.source = self.tables.val.view(np.int32)
+        super().__init__(convert(CSR(ptr, col, slot, (found.n_pieces, n_cols)), of.n_chunks))
 
 
-class Pieces:
-    """The matrix of `own`, its long rows cut: ``tables`` are those of the pieces, and ``renew()`` copies the values again,
-    after they were replaced.
+class Pieces(rechunked.Rearranged):
+    """The matrix of `own`, its long rows cut."""
 
-    Raises
-    ------
-    MemoryError
-        The device has none for the copy.
-    """
+    layout: Layout
 
     def __init__(self, own: CVRTables, of: Cut, nonzeros: Callable[[], CSR], convert: Convert) -> None:
-        try:
-            layout, values = copied.prepared(own, of, lambda: Layout(of, nonzeros(), convert), in_full=False)
-        except cupy.cuda.memory.OutOfMemoryError as error:
-            raise MemoryError(
-                f"A @ X with few long rows needs a copy of their {own.nnz:,} nonzeros, for which the device has no memory. Free"
-                " memory there, or name the other format, which needs no copy: cvrarray.asarray(A, format='bbcsr')"
-            ) from error
-        self.tables = layout.tables._replace(val=values.copy, distinct=own.distinct)
-        self.renew = values.renew
-        self._number, self._n_rows = layout.number, own.shape[0]
+        too_little = (
+            f"A @ X with few long rows needs a copy of their {own.nnz:,} nonzeros, for which the device has no memory. Free"
+            " memory there, or name the other format, which needs no copy: cvrarray.asarray(A, format='bbcsr')"
+        )
+        super().__init__(own, of, lambda: Layout(of, nonzeros(), convert), too_little)
+        self._n_rows = own.shape[0]
 
     def product(self, k: int, dtype: np.dtype, multiply: Callable[[int, int], Run]) -> Run:
         """``run(x, y, alpha, beta)`` of `k` columns; ``multiply(k, width)`` is that of ``tables``, in vectors of `width`."""
         scratch, shape, one, zero = Scratch(), (self.tables.shape[0], k), dtype.type(1), dtype.type(0)
-        n_blocks, rows = blocks(self._n_rows * WARP, THREADS)[0], (self._number, argument(np.int64(self._n_rows)))
+        n_blocks, rows = blocks(self._n_rows * WARP, THREADS)[0], (self.layout.number, argument(np.int64(self._n_rows)))
         columns = argument(np.int32(k))
 
         @cache

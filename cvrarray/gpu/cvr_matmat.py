@@ -34,7 +34,7 @@ from .launches import (
     vector_width,
 )
 from .properties import attribute, processors
-from .rechunked import Rechunked
+from .rechunked import Rearranged, Rechunked
 from .streams import Meeting
 
 #: Nonzeros of an average row from which rows of A are long: most steps have no record then. Threads of these a multiprocessor
@@ -118,7 +118,7 @@ def product(tables: CVRTables, dtype: np.dtype, nonzeros: Callable[[], CSR], con
     """
     t = tables
     own, n_chunks, of = _in_own_chunks(t, dtype), t.carry_row.size, Kind(t.shape, t.nnz, t.n_lanes, dtype)
-    copies: list[Rechunked | cut_rows.Pieces] = []
+    copies: list[Rearranged] = []
     is_small = waves(t.nnz, t.n_lanes, dtype) < FEW_WAVES
 
     def wanted(columns):

@@ -12,7 +12,7 @@ Measured: ``docs/measurements/0010-gpu-matrix-and-transposed.md``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import cupy
 import numpy as np
@@ -22,30 +22,38 @@ from . import copied
 
 
 class Layout:
-    """Tables in other chunks, whose values are the numbers of slots."""
+    """Tables of the same matrix, whose values are the numbers of slots."""
 
     def __init__(self, tables: CVRTables) -> None:
         self.tables, self.source = tables, tables.val.view(np.int32)
 
 
-class Rechunked:
-    """The matrix of `own` in `n_chunks` chunks; ``tables`` are those, and ``renew()`` copies the values again, after they
-    were replaced.
+class Rearranged:
+    """The matrix of `own` in the tables of a layout, which arrays of its structure share under a key; ``tables`` are those,
+    with a copy of its values, and ``renew()`` copies these again, after they were replaced.
 
     Raises
     ------
     MemoryError
-        The device has none for the copy.
+        The device has none for the copy: with this message.
     """
+
+    def __init__(self, own: CVRTables, key: Hashable, make: Callable[[], Layout], too_little: str) -> None:
+        try:
+            self.layout, values = copied.prepared(own, key, make, in_full=False)
+        except cupy.cuda.memory.OutOfMemoryError as error:
+            raise MemoryError(too_little) from error
+        self.tables = self.layout.tables._replace(val=values.copy, distinct=own.distinct)
+        self.renew = values.renew
+
+
+class Rechunked(Rearranged):
+    """The matrix of `own` in `n_chunks` chunks."""
 
     def __init__(self, own: CVRTables, n_chunks: int, rechunk: Callable[[], CVRTables]) -> None:
         """``rechunk()`` are the tables in these, with slots' numbers for values."""
-        try:
-            layout, values = copied.prepared(own, ("chunks", n_chunks), lambda: Layout(rechunk()), in_full=False)
-        except cupy.cuda.memory.OutOfMemoryError as error:
-            raise MemoryError(
-                f"A @ X of {own.nnz:,} nonzeros needs a copy of them in longer chunks, for which the device has no memory:"
-                " asarray(..., columns=k) makes an array that needs none"
-            ) from error
-        self.tables = layout.tables._replace(val=values.copy, distinct=own.distinct)
-        self.renew = values.renew
+        too_little = (
+            f"A @ X of {own.nnz:,} nonzeros needs a copy of them in longer chunks, for which the device has no memory:"
+            " asarray(..., columns=k) makes an array that needs none"
+        )
+        super().__init__(own, ("chunks", n_chunks), lambda: Layout(rechunk()), too_little)
