@@ -71,7 +71,7 @@ from .array import encoding
 from .array.blocks import expanded
 from .array.format import FormatArray, Sample, are_csrs_at_hand, chained, joined, offsets
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
-from .core import devices, extensions, sharing, wide
+from .core import devices, extensions, few_columns, sharing, short_rows, wide
 from .core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, Blocks, Wanted
 from .input import coercion
 
@@ -449,18 +449,21 @@ class BBCSRArray(FormatArray):
         return {"block_size": int(number)}
 
     @classmethod
-    def _microseconds(cls, name: str, stats: Any, device: str, streaming: float) -> float:
+    def _microseconds(cls, name: str, stats: Any, device: str, streaming: float, entry: int = 0) -> float:
         size, item = cls._variant_keywords(name.removeprefix(cls.format))["block_size"], stats.dtype.itemsize
         if device != "cuda":
             return streaming * (1.0 if size == 1 else BLOCK_FACTOR)
-        costs, n_bins, millions = VECTOR_COSTS[size > 1], max(1, -(-stats.shape[0] // WARP)), stats.nnz / 1e6
-        tables, vectors, column = stats.table_bytes[name] / 1e6, sum(stats.shape) * item / 1e6, 4 - 2 * stats.narrow_columns
-        blocks = _slots(stats.table_bytes[name], size, item, column) / (size * WARP * n_bins)
+        entry = entry or item
+        if size == 1 and short_rows.suit(stats.shape[0], stats.nnz, stats.row_max):
+            return short_rows.microseconds(stats, entry)
+        costs, millions, (sectors, lines) = VECTOR_COSTS[size > 1], stats.nnz / 1e6, stats.gathered(entry)
+        tables, vectors, column = stats.table_bytes[name] / 1e6, sum(stats.shape) * entry / 1e6, 4 - 2 * stats.narrow_columns
+        n_bins, blocks = _bins(name, stats, size)
         is_wide = size == 1 and stats.narrow_columns < 0.5
-        rounds = sharing.least(sharing.Bins(n_bins, blocks, stats.row_max / size, size, item, is_wide)).rounds
+        rounds = sharing.least(sharing.Bins(n_bins, blocks, stats.row_max / size, size, entry, is_wide)).rounds
         alone = costs.own_us - costs.ramp * math.expm1(-(tables + vectors) / RAMP_MB)
         alone += (costs.tables + costs.cold * stats.fits_l2) * tables + costs.vectors * vectors
-        alone += (costs.sectors * stats.loads + costs.lines * stats.lines) * millions
+        alone += (costs.sectors * sectors + costs.lines * lines) * millions
         alone += costs.holes * (stats.block_fill[size] > 1)
         streamed = min(tables, millions * (item + column)) if size == 1 else tables
         return float(alone + math.hypot(costs.streamed * streamed, costs.round * rounds))
@@ -470,6 +473,12 @@ class BBCSRArray(FormatArray):
         if device != "cuda":
             return super()._microseconds_of_matrix(name, stats, device, of_vector, columns)
         size = cls._variant_keywords(name.removeprefix(cls.format))["block_size"]
+        n_bytes = few_columns.row_bytes(stats.dtype, columns)
+        n_bins, blocks = _bins(name, stats, size)
+        padding = blocks * size * WARP * n_bins / stats.nnz
+        bins = few_columns.Bins(n_bins, size, blocks, stats.row_max / size, padding)
+        if few_columns.suit_bins(n_bytes, stats.dtype.itemsize, bins):
+            return cls._microseconds(name, stats, device, 0.0, n_bytes)
         return wide.microseconds(wide.Matrix(stats, stats.table_bytes[name], size, columns))
 
     @classmethod
@@ -480,9 +489,11 @@ class BBCSRArray(FormatArray):
         return f"{size} x {size} blocks hold {stats.block_fill[size]:.2f} entries a nonzero"
 
 
-def _slots(n_bytes: int, block_size: int, itemsize: int, column: float) -> float:
-    """Slots of tables of so many bytes, `column` bytes of each column, where most blocks have holes."""
-    return n_bytes / (itemsize + (column + (block_size > 1)) / block_size)
+def _bins(name: str, stats: Any, block_size: int) -> tuple[int, float]:
+    """Bins of a variant, and blocks of a row in them with padding, where most blocks have holes."""
+    n_bins, column = max(1, -(-stats.shape[0] // WARP)), 4 - 2 * stats.narrow_columns
+    slots = stats.table_bytes[name] / (stats.dtype.itemsize + (column + (block_size > 1)) / block_size)
+    return n_bins, slots / (block_size * WARP * n_bins)
 
 
 def _block_columns(t: BBCSRTables, xp: Any) -> Any:

@@ -90,7 +90,7 @@ import numpy as np
 from .array import encoding
 from .array.format import FormatArray, Sample, chained, joined, offsets
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
-from .core import devices, lanes, wide
+from .core import devices, few_columns, lanes, short_rows, wide
 from .core.tables import CSR, SPLITS, WARP, CVRTables, Runs, Wanted
 from .input import coercion
 
@@ -138,6 +138,8 @@ VECTOR_COSTS = {
 }
 VECTOR_COSTS_OF_LONG_ROWS = VectorCosts(4.54, 0, 0.552, 0, 0, 0, 0)
 VECTOR_COSTS_SHARED = SharedCosts(0.413, 0.0258, 0.566)
+SHARED_FROM = 1 << 22  #: Nonzeros from which x is in shared memory, if that holds it: it is about as large as L1.
+LONGER_ENTRIES = 0.35  #: By chunks, for a million sectors of x and each byte that an entry has more than a value.
 LIKE_LINES = 32.0  #: So many times WARP rows need about as many sectors of x as WARP rows need lines.
 
 
@@ -482,22 +484,27 @@ class CVRArray(FormatArray):
         return {"cvr": (int(entries + n_rows * index + chunks * (WARP * index + 40)) if nnz else 0, 1.0)}
 
     @classmethod
-    def _microseconds(cls, name: str, stats: Any, device: str, streaming: float) -> float:
-        item, n_bytes = stats.dtype.itemsize, stats.table_bytes[name]
+    def _microseconds(cls, name: str, stats: Any, device: str, streaming: float, entry: int = 0) -> float:
+        item, n_bytes = entry or stats.dtype.itemsize, stats.table_bytes[name]
         if device != "cuda":
             return streaming * (FACTOR_WAITING if item >= 8 and n_bytes > LARGE else FACTOR)
         n_rows, millions = stats.shape[0] - stats.empty_rows, stats.nnz / 1e6
         slots, mean = lanes.slots_of_products(stats.nnz, n_rows, item, stats.row_max), max(1.0, stats.nnz / max(1, n_rows))
-        costs, shared, sectors = VECTOR_COSTS[slots], VECTOR_COSTS_SHARED, stats.loads
+        costs, shared, (sectors, lines) = VECTOR_COSTS[slots], VECTOR_COSTS_SHARED, stats.gathered(item)
         time = shared.empty * (stats.empty_rows > 0) + shared.cold * stats.fits_l2 * n_bytes / 1e6
         if lanes.has_long_rows(stats.shape[0], stats.nnz):
             costs = VECTOR_COSTS_OF_LONG_ROWS
+        elif lanes.may_have_lanes(stats.nnz, n_rows) and short_rows.suit(stats.shape[0], stats.nnz, stats.row_max):
+            return short_rows.microseconds(stats, item)
         elif slots:
             n_bytes *= lanes.slots_a_nonzero(slots, mean, stats.row_max)
             time += shared.cut * lanes.are_cut(slots, stats.row_max)
         else:  # a chunk's rows: as few as WARP need their sectors, LIKE_LINES times as many about their lines
+            time += LONGER_ENTRIES * (item - stats.dtype.itemsize) * stats.loads * millions
+            if stats.nnz >= SHARED_FROM:
+                sectors, lines = stats.gathered(item, found=0.0)
             share = min(1.0, max(0.0, math.log(STEPS / mean) / math.log(LIKE_LINES)))
-            sectors = stats.loads ** (1 - share) * stats.lines**share
+            sectors = sectors ** (1 - share) * lines**share
         spread = math.log(max(1.0, stats.row_max / mean))
         time += costs.own_us + costs.length * math.log(mean)
         time += (costs.nonzeros + costs.longest * spread + costs.sectors * sectors) * millions
@@ -517,6 +524,12 @@ class CVRArray(FormatArray):
     def _microseconds_of_matrix(cls, name: str, stats: Any, device: str, of_vector: float, columns: int) -> float:
         if device != "cuda":
             return super()._microseconds_of_matrix(name, stats, device, of_vector, columns)
+        n_bytes, n_rows = few_columns.row_bytes(stats.dtype, columns), stats.shape[0] - stats.empty_rows
+        is_row_by_row = lanes.has_long_rows(stats.shape[0], stats.nnz) or lanes.slots_of_products(
+            stats.nnz, n_rows, n_bytes, stats.row_max
+        )
+        if few_columns.suit_chunks(n_bytes, bool(is_row_by_row)):
+            return cls._microseconds(name, stats, device, 0.0, n_bytes)
         return wide.microseconds(wide.Matrix(stats, stats.table_bytes[name], 0, columns))
 
     @classmethod

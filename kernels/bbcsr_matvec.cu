@@ -27,7 +27,7 @@ enum Kept { NONE, ENDS, ALL };
 template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS, int KEPT,
           bool AT_ONCE>
 __global__ __launch_bounds__(THREADS) void bbcsr_matvec(const Bbcsr<A, I, M> m, const Y* __restrict__ x, Y* __restrict__ y,
-                                                        Y alpha, Y beta, int update, int backwards, int64 n_kept) {
+                                                        Scalar<Y> alpha, Scalar<Y> beta, int update, int backwards, int64 n_kept) {
     const int part = S == 1 ? 0 : threadIdx.x / WARP % S;
     constexpr int BINS = THREADS / (WARP * S);  // of a thread block
     const int n_blocks = (int)((m.n_bins + BINS - 1) / BINS), block = block_number(n_blocks);

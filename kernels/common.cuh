@@ -48,6 +48,49 @@ struct float16 {
     }
 };
 
+// what one load takes of a vector
+template <int BYTES>
+struct Word;
+template <>
+struct Word<1> {
+    typedef uint8 Type;
+};
+template <>
+struct Word<2> {
+    typedef uint16 Type;
+};
+template <>
+struct Word<4> {
+    typedef uint32 Type;
+};
+template <>
+struct Word<8> {
+    typedef uint2 Type;
+};
+template <>
+struct Word<16> {
+    typedef uint4 Type;
+};
+
+// V numbers side by side: one load or store of at most 16 bytes, or several. Rows of X are entries of x where they have only
+// these: see gpu/rows_as_entries.py
+template <class T, int V>
+struct alignas(V * sizeof(T) < 16 ? V * sizeof(T) : 16) Vector {
+    T at[V];
+};
+
+// what scales the entries of x and y: one number, where these are vectors too
+template <class Y>
+struct ScalarOf {
+    typedef Y Type;
+};
+template <class T, int V>
+struct ScalarOf<Vector<T, V>> {
+    typedef T Type;
+};
+template <class Y>
+using Scalar = typename ScalarOf<Y>::Type;
+
 // a value in the type that the product computes in. From float to double it is spelled in PTX for the same reason as
 // mac().
 template <class Y, class A>
@@ -69,6 +112,16 @@ struct Widen<Complex<T>, A> {
 template <class T, class S>
 struct Widen<Complex<T>, Complex<S>> {
     static __device__ Complex<T> from(Complex<S> a) { return {Widen<T, S>::from(a.re), Widen<T, S>::from(a.im)}; }
+};
+
+template <class T, int V, class A>
+struct Widen<Vector<T, V>, A> {
+    static __device__ Vector<T, V> from(A a) {
+        Vector<T, V> value;
+#pragma unroll
+        for (int i = 0; i < V; ++i) value.at[i] = Widen<T, A>::from(a);
+        return value;
+    }
 };
 
 // a * x + acc. The float form is spelled in PTX because the host's compiler flags flush denormals otherwise
@@ -99,6 +152,19 @@ __device__ Complex<T> mac(Complex<T> a, Complex<T> x, Complex<T> acc) {
     return {mac(negated(a.im), x.im, mac(a.re, x.re, acc.re)), mac(a.im, x.re, mac(a.re, x.im, acc.im))};
 }
 
+template <class T, int V>
+__device__ Vector<T, V> mac(Vector<T, V> a, Vector<T, V> x, Vector<T, V> acc) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) acc.at[i] = mac(a.at[i], x.at[i], acc.at[i]);
+    return acc;
+}
+template <class T, int V>
+__device__ Vector<T, V> mac(T a, Vector<T, V> x, Vector<T, V> acc) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) acc.at[i] = mac(a, x.at[i], acc.at[i]);
+    return acc;
+}
+
 // sum = a * x + sum, but for a `skip` that is not 0. The forms in PTX add in place, with a predicate.
 template <class Y>
 __device__ void mac_unless(unsigned skip, Y a, Y x, Y& sum) {
@@ -120,6 +186,12 @@ __device__ void mac_unless(unsigned skip, Complex<T> a, Complex<T> x, Complex<T>
     mac_unless(skip, a.im, x.re, sum.im);
 }
 
+template <class T, int V>
+__device__ void mac_unless(unsigned skip, Vector<T, V> a, Vector<T, V> x, Vector<T, V>& sum) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) mac_unless(skip, a.at[i], x.at[i], sum.at[i]);
+}
+
 template <class Y>
 __device__ Y add(Y a, Y b) {
     return a + b;
@@ -133,6 +205,13 @@ __device__ float add(float a, float b) {
 template <class T>
 __device__ Complex<T> add(Complex<T> a, Complex<T> b) {
     return {add(a.re, b.re), add(a.im, b.im)};
+}
+
+template <class T, int V>
+__device__ Vector<T, V> add(Vector<T, V> a, Vector<T, V> b) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) a.at[i] = add(a.at[i], b.at[i]);
+    return a;
 }
 
 template <class Y>
@@ -172,12 +251,12 @@ struct Summed<float16> {
 enum Update { PLAIN, SCALE, ACCUMULATE };
 
 template <class Y>
-__device__ Y scaled(Y sum, Y alpha, int update) {
+__device__ Y scaled(Y sum, Scalar<Y> alpha, int update) {
     return update == PLAIN ? sum : mac(alpha, sum, Y{});
 }
 
 template <class Y>
-__device__ void store(Y* y, Y sum, Y alpha, Y beta, int update) {
+__device__ void store(Y* y, Y sum, Scalar<Y> alpha, Scalar<Y> beta, int update) {
     Y value = scaled(sum, alpha, update);
     *y = update == ACCUMULATE ? mac(beta, *y, value) : value;
 }
@@ -283,6 +362,19 @@ __device__ T stream(const T* p) {
 template <class T>
 __device__ T cached(const T* p) {
     return Load<T>::value(__ldg(reinterpret_cast<const typename Load<T>::Word*>(p)));
+}
+
+template <class T, int V>
+__device__ Vector<T, V> cached(const Vector<T, V>* p) {
+    constexpr int BYTES = alignof(Vector<T, V>), N = sizeof(Vector<T, V>) / BYTES;
+    typedef typename Word<BYTES>::Type Part;
+    union {
+        Part part[N];
+        Vector<T, V> value;
+    } bits;
+#pragma unroll
+    for (int i = 0; i < N; ++i) bits.part[i] = __ldg(reinterpret_cast<const Part*>(p) + i);
+    return bits.value;
 }
 
 // as other multiprocessors have written it in this kernel: past L1

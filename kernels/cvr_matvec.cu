@@ -17,7 +17,7 @@
 // `backwards`: the last chunks come first.
 template <class A, class Y, class I, int L, int U, int UPDATE, bool CUT, bool KEEPS>
 __global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* y, const Cuts<Y> cuts, int n_for_empty,
-                           Y alpha, Y beta, int backwards) {
+                           Scalar<Y> alpha, Scalar<Y> beta, int backwards) {
     const Opened<A>& values = m.val.opened();
     int64 block = backwards ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     if (n_for_empty) {
@@ -49,7 +49,7 @@ __global__ void cvr_matvec(const Cvr<A, I> m, const Y* __restrict__ x, Y* y, con
 template <class A, class Y, class I, int L, int U, int UPDATE, int THREADS, bool WHOLE, bool CUT, bool KEEPS>
 __global__ __launch_bounds__(THREADS, 1) void cvr_matvec_shared(const Cvr<A, I> m, const Y* __restrict__ x,
                                                                 const Y* __restrict__ packed, int n_shared, Y* y,
-                                                                const Cuts<Y> cuts, Y alpha, Y beta) {
+                                                                const Cuts<Y> cuts, Scalar<Y> alpha, Scalar<Y> beta) {
     extern __shared__ uint4 memory[];
     __shared__ int taken;
     const Opened<A>& values = m.val.opened();

@@ -86,7 +86,7 @@ struct Cuts {
     // all lanes of the warp must call it, after the chunk's last `leave`, the first four with the words of span[chunk]
     // and span[chunk + 1], the first two with the rows that these are of
     template <int U, class I>
-    __device__ void finish(int64 chunk, int spans, I rows, Y* y, Y alpha, Y beta, int update) const {
+    __device__ void finish(int64 chunk, int spans, I rows, Y* y, Scalar<Y> alpha, Scalar<Y> beta, int update) const {
         const int lane = lane_id();
         const int first = shuffle(spans, 2 * lane), others = shuffle(spans, 2 * lane + 1) - first - 1;
         const bool has_share = lane == 0 ? first >= 0 : lane == 1 && first == chunk;
@@ -106,7 +106,7 @@ struct Cuts {
     // and asks for its other parts while it counts as arrived: mostly they are there, and one wait is all. `row` is that of
     // the half
     template <class I>
-    __device__ void meet(int64 chunk, int spans, I row, const Y* own, Y* y, Y alpha, Y beta, int update) const {
+    __device__ void meet(int64 chunk, int spans, I row, const Y* own, Y* y, Scalar<Y> alpha, Scalar<Y> beta, int update) const {
         constexpr int HALF = WARP / 2;
         const int lane = lane_id(), half = lane / HALF, i = lane % HALF;
         const int first = shuffle(spans, 2 * half), n = shuffle(spans, 2 * half + 1) - first, mine = (int)chunk - first;
@@ -205,7 +205,7 @@ struct Chunk {
 
     // stores what is left after the last step
     template <int U>
-    __device__ void finish(const LaneSums<Y>& sums, Y* y, const Cuts<Y>& cuts, Y alpha, Y beta, int update) const {
+    __device__ void finish(const LaneSums<Y>& sums, Y* y, const Cuts<Y>& cuts, Scalar<Y> alpha, Scalar<Y> beta, int update) const {
         const Y total = with_stolen(sums);
         const I before = CUT ? shuffle(rows, 0) : I(-1), after = CUT ? shuffle(rows, 1) : I(-1);
         if (tail >= 0) {
@@ -231,7 +231,7 @@ struct Lane {  // the state of a lane while it walks through its chunk
     const X& x;
     Y* const y;
     const Cuts<Y>& cuts;
-    const Y alpha, beta;
+    const Scalar<Y> alpha, beta;
     const Opened<A>& values;
     const C* col;
     const Stored<A>* val;
@@ -333,7 +333,7 @@ struct Lane {  // the state of a lane while it walks through its chunk
 
 template <class A, class Y, class I, int L, int U, bool AHEAD, int UPDATE, bool CUT, bool KEEPS, class C, class X>
 __device__ LaneSums<Y> chunk_matvec(const Cvr<A, I>& m, const Opened<A>& values, const Chunk<A, Y, I, L, CUT>& chunk, const C* col,
-                                    const X& x, Y* y, const Cuts<Y>& cuts, Y alpha, Y beta) {
+                                    const X& x, Y* y, const Cuts<Y>& cuts, Scalar<Y> alpha, Scalar<Y> beta) {
     const int slot = L == WARP || lane_id() < L ? lane_id() : 0;
     const I* wb = m.rec_wb + chunk.wb_start;
     asm("" : "+l"(wb));  // one pointer, not a sum of two in each step
@@ -379,7 +379,7 @@ struct SharedX {
 
 // stores the rows without entries: thread `from` of `n_threads`
 template <class A, class Y, class I>
-__device__ void empty_rows(const Cvr<A, I>& m, int64 from, int64 n_threads, Y* y, Y alpha, Y beta, int update) {
+__device__ void empty_rows(const Cvr<A, I>& m, int64 from, int64 n_threads, Y* y, Scalar<Y> alpha, Scalar<Y> beta, int update) {
     constexpr int U = 8;  // rows that are asked for before the first is stored
     for (int64 i = from; i < m.n_empty; i += U * n_threads) {
         I row[U];

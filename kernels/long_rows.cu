@@ -25,7 +25,7 @@ struct Part {
 template <class A, class Y, class C, int E, int THREADS, bool KEEPS>
 __global__ __launch_bounds__(THREADS) void long_rows_matvec(const Part* __restrict__ parts, const A* __restrict__ val,
                                                             const C* __restrict__ col, const Y* __restrict__ x, Y* y,
-                                                            const Cuts<Y> cuts, Y alpha, Y beta, int update) {
+                                                            const Cuts<Y> cuts, Scalar<Y> alpha, Scalar<Y> beta, int update) {
     __shared__ Y of_warp[THREADS / WARP];
     const Part p = parts[blockIdx.x];
     const C* const columns = col + p.begin;

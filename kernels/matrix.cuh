@@ -7,47 +7,6 @@
 // counts further ones; the last may lie beyond all columns
 __device__ inline int64 tile_of_block() { return blockIdx.z * (int64)gridDim.y + blockIdx.y; }
 
-// V neighbouring numbers as one load or store
-template <class Y, int V>
-struct alignas(V * sizeof(Y) < 16 ? V * sizeof(Y) : 16) Vector {
-    Y at[V];
-};
-
-// what one load takes of a vector
-template <int BYTES>
-struct Word;
-template <>
-struct Word<1> {
-    typedef uint8 Type;
-};
-template <>
-struct Word<2> {
-    typedef uint16 Type;
-};
-template <>
-struct Word<4> {
-    typedef uint32 Type;
-};
-template <>
-struct Word<8> {
-    typedef uint2 Type;
-};
-template <>
-struct Word<16> {
-    typedef uint4 Type;
-};
-
-// read often, by neighbours
-template <class Y, int V>
-__device__ Vector<Y, V> cached(const Vector<Y, V>* from) {
-    union {
-        typename Word<sizeof(Vector<Y, V>)>::Type word;
-        Vector<Y, V> value;
-    } bits;
-    bits.word = __ldg(reinterpret_cast<const decltype(bits.word)*>(from));
-    return bits.value;
-}
-
 // a lane's part of a row of X or Y: W vectors, STRIDE columns apart, the first at column `at`; columns from k on are
 // not there
 template <class Y, int V, int W, int STRIDE>

@@ -9,6 +9,18 @@ template <class T>
 __device__ T kept(const T* p) {
     return Load<T>::value(__ldca(reinterpret_cast<const typename Load<T>::Word*>(p)));
 }
+template <class T, int V>
+__device__ Vector<T, V> kept(const Vector<T, V>* p) {
+    constexpr int BYTES = alignof(Vector<T, V>), N = sizeof(Vector<T, V>) / BYTES;
+    typedef typename Word<BYTES>::Type Part;
+    union {
+        Part part[N];
+        Vector<T, V> value;
+    } bits;
+#pragma unroll
+    for (int i = 0; i < N; ++i) bits.part[i] = __ldca(reinterpret_cast<const Part*>(p) + i);
+    return bits.value;
+}
 
 // Rows in turn, each in as many lanes as it fills with E slots; at most THREADS lanes a part. A part begins at a row where
 // one begins near; else it cuts one. Of a row's g lanes the first has the first nonzero and every g-th after it, the second
@@ -37,7 +49,7 @@ struct RowLanes {
 // AT_ONCE: a lane waits for its entries of x once, which takes registers
 template <class A, class Y, class C, class I, int E, int THREADS, bool KEEPS, bool AT_ONCE>
 __global__ __launch_bounds__(THREADS, 1) void row_lanes_matvec(const RowLanes<A, C, I> m, const Y* __restrict__ x, Y* y,
-                                                               const Cuts<Y> cuts, Y alpha, Y beta, int update) {
+                                                               const Cuts<Y> cuts, Scalar<Y> alpha, Scalar<Y> beta, int update) {
     constexpr int WARPS = THREADS / WARP;
     __shared__ Y of_warp[WARPS];  // the sum of the row that a warp's last lane is in, if it goes on
     __shared__ bool has_end[WARPS];

@@ -134,7 +134,7 @@ __global__ __launch_bounds__(THREADS, 1) void segments_matvec(const Pieces m, co
 // traffic   part: sizeof(Y); piece: 8 bytes; row: sizeof(Y)
 // races     none; the sums of warps are added in their order
 template <class Y, int SHARES>
-__global__ void segments_finish(const Pieces m, const Y* __restrict__ sums, Y* __restrict__ y, Y alpha, Y beta, int update) {
+__global__ void segments_finish(const Pieces m, const Y* __restrict__ sums, Y* __restrict__ y, Scalar<Y> alpha, Scalar<Y> beta, int update) {
     __shared__ Y of_share[SHARES][WARP];
     const int64 row = blockIdx.x * (int64)WARP + lane_id();
     const int share = threadIdx.x / WARP;

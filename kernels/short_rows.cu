@@ -18,7 +18,7 @@ struct ShortRows {
 // races     none
 template <class A, class Y, class I, int E, int THREADS, bool KEEPS>
 __global__ __launch_bounds__(THREADS) void short_rows_matvec(const ShortRows<A, I> m, const Y* __restrict__ x, Y* __restrict__ y,
-                                                             Y alpha, Y beta, int update) {
+                                                             Scalar<Y> alpha, Scalar<Y> beta, int update) {
     const Opened<A>& values = m.val.opened();
     const int64 row = blockIdx.x * (int64)THREADS + threadIdx.x, first = row / WARP * (WARP * E) + lane_id();
     if (row - lane_id() >= m.n_rows) return;

@@ -402,12 +402,12 @@ def test_chunks_for_many_columns(gpu):
     on_gpu = coercion.as_csr(cvrarray.CVRArray(csr, device=gpu).tocsr())
     default = cvrarray.CVRArray(csr, device=gpu).n_chunks
     assert cvrarray.CVRArray._for_columns(on_gpu, 1) == {}
-    for k in (4, 1 << 15):
+    for k in (12, 1 << 15):
         found = cvrarray.CVRArray._for_columns(on_gpu, k)
         n_chunks = found["n_chunks"]
         assert found["split"] == cvrarray.CVRArray._defaults(on_gpu)["split"]
         assert 1 <= n_chunks <= default
-        assert k == 4 or n_chunks < default
+        assert k == 12 or n_chunks < default
         x = matrix(csr.shape[1], k, np.float32)
         y = cvrarray.CVRArray(csr, n_chunks=n_chunks, device=gpu) @ put(x, gpu)
         np.testing.assert_array_equal(get(y), csr @ x)

@@ -46,7 +46,7 @@ def test_constants_are_fitted_to_recorded_figures(tmp_path, capsys, monkeypatch)
     own = bbcsr.VECTOR_COSTS
     lines: list[str] = []
     for seed, n_rows in enumerate((2_000, 3_000, 6_000, 9_000, 20_000, 30_000), start=1):
-        matrix = families.kinds.band(n_rows, 40, 5 + seed, np.random.default_rng(seed))
+        matrix = families.kinds.band(n_rows, 60, 17 + seed, np.random.default_rng(seed))
         stats = cvrarray.statistics(matrix, exact=False)
         predicted = model.predict(stats, "cuda")
         if not lines:  # whichever format is chosen, the other one was faster

@@ -10,7 +10,7 @@ from checks import assert_same_tables
 
 import cvrarray
 from cvrarray.choice import model
-from cvrarray.core import lanes, sharing
+from cvrarray.core import lanes, sharing, short_rows
 from cvrarray.core.tables import NOTHING, Seen
 from cvrarray.cpu import statistics
 from cvrarray.input import coercion
@@ -64,7 +64,7 @@ def test_sectors_and_lines_of_x(n_cols, exact, device):
 @pytest.mark.parametrize("n_rows", [2000, 40_000, 300_000])
 def test_what_costs_a_product_on_a_gpu(nnz, n_rows):
     """Whichever way CVR goes: more bytes, sectors of x, lines in chunks, rows that lanes cut and chunks' uneven ones; long rows
-    in BBCSR.
+    in BBCSR. Of short rows, for which both have one kernel, how long the longest is says how many bytes there are.
     """
     tables, mean = {"cvr": 7 * nnz, "bbcsr1": 8 * nnz, "bbcsr3": 6 * nnz}, nnz // n_rows
     even = model.Statistics(
@@ -77,14 +77,32 @@ def test_what_costs_a_product_on_a_gpu(nnz, n_rows):
         other = model.predict(even._replace(**changed), "cuda")
         return {name for name in times if other[name] > times[name]}
 
-    assert slower(table_bytes={name: 2 * n_bytes for name, n_bytes in tables.items()}) == {*tables}
     is_long, slots = lanes.has_long_rows(n_rows, nnz), lanes.slots_of_lanes(nnz, n_rows, 4, mean)
+    alike = {"bbcsr1"} | ({"cvr"} if slots else set()) if short_rows.suit(n_rows, nnz, mean) else set()
+    assert len({times[name] for name in alike}) <= 1
+    assert slower(row_max=mean + 1) >= alike
+    assert slower(table_bytes={name: 2 * n_bytes for name, n_bytes in tables.items()}) == {*tables} - alike
     counts_sectors = not is_long and (slots > 0 or mean > 2)  # chunks of shorter rows have so many that lines tell
     assert slower(sectors=0.9) == {"bbcsr1"} | ({"cvr"} if counts_sectors else set())
-    assert slower(lines=0.9) == ({"bbcsr1"} if is_long or slots else {"cvr", "bbcsr1"})
+    assert slower(lines=0.9) == ({"bbcsr1"} if is_long or slots else {"cvr", "bbcsr1"}) - alike
     assert slower(row_max=100 * mean) == {"bbcsr1", "bbcsr3"} | (set() if is_long else {"cvr"})
     assert slower(block_fill={1: 1.0, 3: 1.1}) == {"bbcsr3"}
-    assert slower(empty_rows=1) >= (set() if is_long else {"cvr"})
+    assert slower(empty_rows=1) >= (set() if is_long else {"cvr"}) - alike
+
+
+def test_what_l1_holds_of_x_is_read_from_l2_once():
+    """By each multiprocessor: what bins need beyond that costs little, and nothing where x is in shared memory."""
+    stats = model.Statistics(
+        (1_000_000, 10_000), 10_000_000, np.dtype(np.float32), 0, 10, 10.0, 10.0, 10, 0, {1: 1.0}, {"cvr": 1}, True,
+        sectors=0.8, lines=0.5,
+    )  # fmt: skip
+    once = 132 * 40_000 / 32 / 10_000_000
+    assert stats.gathered(4)[0] == pytest.approx(once + 0.1 * (0.8 - once))
+    assert stats.gathered(4, found=0.0)[0] == pytest.approx(once)
+    assert stats.gathered(16)[0] > stats.gathered(4)[0]
+    assert stats.gathered(32) == (1.0, 0.5)  # too large
+    few = stats._replace(nnz=10_000)
+    assert few.gathered(4) == (0.8, 0.5)  # none is needed twice
 
 
 def test_slots_that_rows_leave_empty_in_lanes():

@@ -22,14 +22,14 @@ from scipy import optimize
 
 from cvrarray import bbcsr, cvr
 from cvrarray.choice import model
-from cvrarray.core import wide
+from cvrarray.core import short_rows, wide
 
 from . import choice
 
 Place = tuple[ModuleType, str, Any]  # of constants: a module, a name in it, and a key of that, or None
 
 VECTOR: list[Place] = [(cvr, "VECTOR_COSTS", key) for key in cvr.VECTOR_COSTS]
-VECTOR += [(cvr, "VECTOR_COSTS_OF_LONG_ROWS", None), (cvr, "VECTOR_COSTS_SHARED", None)]
+VECTOR += [(cvr, "VECTOR_COSTS_OF_LONG_ROWS", None), (cvr, "VECTOR_COSTS_SHARED", None), (short_rows, "COSTS", None)]
 VECTOR += [(bbcsr, "VECTOR_COSTS", key) for key in range(len(bbcsr.VECTOR_COSTS))]
 MATRIX: list[Place] = [(wide, "COSTS", kernel) for kernel in wide.COSTS]
 

@@ -282,9 +282,9 @@ class FormatArray(SparseArray):
         return {}
 
     @classmethod
-    def _microseconds(cls, name: str, stats: Any, device: str, streaming: float) -> float:
-        """Time of a product of a variant on a kind of device, where streaming its tables takes `streaming`
-        microseconds.
+    def _microseconds(cls, name: str, stats: Any, device: str, streaming: float, entry: int = 0) -> float:
+        """Time of a product of a variant on a kind of device, where streaming its tables takes `streaming` microseconds; with a
+        vector whose entries have so many bytes, 0: those of the matrix's.
         """
         raise NotImplementedError
 

@@ -117,10 +117,31 @@ class Statistics(NamedTuple):
         >>> stats.sectors, stats.loads
         (0.125, 0.125)
         """
+        return self._loads(self.dtype.itemsize)
+
+    def _loads(self, entry: int) -> float:
+        """The same of entries of so many bytes."""
         if not self.lines:
             return 0.0
-        doublings = math.log2(self.dtype.itemsize / 4)
+        doublings = math.log2(entry / 4)
         return float(min(1.0, self.sectors * (self.sectors / self.lines) ** (doublings / 3)))
+
+    def gathered(self, entry: int, found: float = fitted.FOUND_IN_L1) -> tuple[float, float]:
+        """Different 32 bytes, and groups of 64 columns, that bins of 32 rows need of an x with entries of so many bytes, over
+        nonzeros. Where a multiprocessor's L1 holds x, each counts once for each of them, and what is `found` there in part.
+
+        Examples
+        --------
+        >>> import scipy.sparse, cvrarray
+        >>> cvrarray.statistics(scipy.sparse.eye(1024, dtype="float32")).gathered(4)
+        (0.125, 0.015625)
+        """
+        n_bytes, needed = self.shape[1] * entry, (self._loads(entry), self.lines)
+        if n_bytes > fitted.L1_BYTES or not self.nnz:
+            return needed
+        once = (fitted.PROCESSORS / self.nnz * n for n in (n_bytes / 32, self.shape[1] / 64))
+        sectors, lines = (min(n, n_once + found * max(0.0, n - n_once)) for n, n_once in zip(needed, once, strict=True))
+        return sectors, lines
 
 
 class Plan(NamedTuple):
@@ -244,8 +265,8 @@ def choose(stats: Statistics, device: str, columns: int = 1) -> Plan:
     time = predict(stats, device, columns)
     most = HOPELESS * min(stats.table_bytes.values())
 
-    def rank(name: str) -> tuple[bool, float]:
-        return stats.table_bytes[name] > most, time[name]
+    def rank(name: str) -> tuple[bool, float, int]:
+        return stats.table_bytes[name] > most, time[name], stats.table_bytes[name]
 
     name = min(time, key=rank)
     cls, keywords = of_variant(name)

@@ -9,16 +9,27 @@ from typing import NamedTuple
 import cupy
 import numpy as np
 
-from ..core import sharing
+from ..core import few_columns, sharing
 from ..core.arrays import Run
 from ..core.tables import CSR, WARP, BBCSRTables, Measured, Wanted, mask_dtype
-from . import bbcsr_columns, bbcsr_matmat, bbcsr_rows, distinct, left_in_l2, prefix, shared_memory, short_rows, transposed
+from . import (
+    bbcsr_columns,
+    bbcsr_matmat,
+    bbcsr_rows,
+    distinct,
+    left_in_l2,
+    prefix,
+    rows_as_entries,
+    shared_memory,
+    short_rows,
+    transposed,
+)
 from .autotune import autotuned
 from .bbcsr_lengths import Lengths
 from .bbcsr_reads import reads_alike, reads_apart
 from .bbcsr_tables import BLOCK, SHAPES, as_struct, is_wide, mean_blocks, n_slots, threads
 from .captures import synchronize
-from .compiler import STORED, Kernel
+from .compiler import ROWS_OF_X, STORED, Kernel
 from .launches import NULL, argument, blocks, in_columns, scaling, struct
 from .look import Look, host
 from .memory import leading, together
@@ -112,7 +123,7 @@ MATVEC = Kernel(
     "bbcsr_matvec",
     [
         (*dtypes, *how)
-        for dtypes in STORED
+        for dtypes in STORED + ROWS_OF_X
         for how in (
             ("int32", 1, 0, 1, False, BLOCK, left_in_l2.ALL, True),
             ("int32", 1, 4, 16, False, THREADS_NEAR, left_in_l2.ALL, True),
@@ -342,7 +353,13 @@ def numbers_pay(t: BBCSRTables) -> bool:
 
 def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Run:
     """See :func:`.bbcsr_matmat.product`."""
-    return bbcsr_matmat.product(tables, dtype)
+    t, lengths = tables, Lengths(tables)
+
+    def of_vector(entry):
+        bins = few_columns.Bins(t.col_base.size, t.block_size, lengths.mean, lengths.most, n_slots(t) / max(1, t.nnz))
+        return product(t, entry) if few_columns.suit_bins(entry.itemsize, dtype.itemsize, bins) else None
+
+    return rows_as_entries.product(dtype, of_vector, bbcsr_matmat.product(t, dtype))
 
 
 def product_by_columns(tables: BBCSRTables, dtype: np.dtype) -> Callable[[int], Run | None]:

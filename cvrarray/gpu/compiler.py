@@ -79,6 +79,19 @@ STORED: list[tuple[str | Coded, str]] = [
 ]
 
 
+#: The same of rows of X as entries of x (:mod:`.rows_as_entries`): NumPy's names of vectors.
+ROWS_OF_X: list[tuple[str | Coded, str]] = [
+    ("float32", "4f4"),
+    ("float64", "2f8"),
+    ("float16", "2f4"),
+    ("float32", "2f8"),
+    ("complex64", "2c8"),
+    (Coded("Few", "float32"), "4f4"),
+    (Coded("One", "float64"), "2f8"),
+]
+PLAIN_ROWS_OF_X = [(str(value), product) for value, product in ROWS_OF_X if not isinstance(value, Coded)]
+
+
 @cache
 def source(name: str) -> str:
     """The text of ``kernels/<name>.cu`` with ``common.cuh`` in front."""
@@ -157,7 +170,11 @@ def _argument(argument: object) -> str:
         return str(argument)
     if isinstance(argument, (bool, int)):
         return str(argument).lower()
-    return CTYPE[np.dtype(argument)]
+    dtype = np.dtype(argument)
+    if dtype.subdtype is not None:
+        number, (n,) = dtype.subdtype
+        return f"Vector<{CTYPE[number]}, {n}>"
+    return CTYPE[dtype]
 
 
 @cache

@@ -8,12 +8,25 @@ from typing import Any
 import cupy
 import numpy as np
 
+from ..core import few_columns
 from ..core.arrays import Run
 from ..core.tables import CSR, SPLITS, WARP, CVRTables, Runs, Wanted
-from . import cvr_matmat, distinct, left_in_l2, long_rows, prefix, row_lanes, segments, shared_memory, short_rows, transposed
+from . import (
+    cvr_matmat,
+    distinct,
+    left_in_l2,
+    long_rows,
+    prefix,
+    row_lanes,
+    rows_as_entries,
+    segments,
+    shared_memory,
+    short_rows,
+    transposed,
+)
 from .autotune import autotuned
 from .captures import synchronize
-from .compiler import STORED, Kernel
+from .compiler import ROWS_OF_X, STORED, Kernel
 from .cvr_tables import (
     BLOCK,
     FEW_WAVES,
@@ -35,7 +48,7 @@ from .words import WORDS, as_words
 
 #: Steps that are loaded before the first is multiplied, by the size of the product's dtype. As many warps fit a
 #: multiprocessor as with 8 steps without the next ones' columns.
-UNROLL = {1: 6, 2: 6, 4: 6, 8: 6, 16: 4}
+UNROLL = {1: 6, 2: 6, 4: 6, 8: 6, 16: 4, 32: 2}
 #: Entries of rows that count as long where columns are far apart, as in BBCSR's ``is_far``.
 LONG = 40
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device
@@ -77,7 +90,7 @@ MATVEC = Kernel(
     "cvr_matvec",
     [
         (*dtypes, *how)
-        for dtypes in STORED
+        for dtypes in STORED + ROWS_OF_X
         for how in (
             ("int32", WARP, int(PLAIN), False, False),
             ("int32", WARP, int(ACCUMULATE), True, True),
@@ -148,6 +161,8 @@ def chunks_for_columns(csr: CSR, n_lanes: int, columns: int) -> dict[str, Any]:
     A thread block has a chunk, and multiplies it by a tile of columns. What it does before the first step and after the
     last one counts. So chunks are long, and all blocks fill the device a whole number of times.
     """
+    if few_columns.suit_chunks(few_columns.row_bytes(csr.data.dtype, columns), is_row_by_row=False):
+        return {}  # those of a vector
     of = cvr_matmat.Kind(csr.shape, csr.nnz, n_lanes, csr.data.dtype)
     n_chunks = cvr_matmat.limited(default_n_chunks(csr, n_lanes), of, columns)
     return {"n_chunks": n_chunks, "split": default_split(csr, n_lanes)}
@@ -265,14 +280,9 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
     by_segments = segments.cut(t, dtype)
     if by_segments is not None:
         return segments.product(t, dtype, by_segments, partial(places, t))
-    if long_rows.suits(t):
-        return long_rows.product(t, dtype, partial(slots_by_rows, t))
-    if row_lanes.suits(t):
-        by_rows = cache(partial(slots_by_rows, t))
-        even = short_rows.product(t, dtype, by_rows) if short_rows.suit(t) else None
-        slots = 0 if even else row_lanes.slots(t, dtype, partial(short_rows.longest, t, by_rows))
-        if even or slots:
-            return even or row_lanes.product(t, dtype, slots, by_rows)
+    by_rows = _product_by_rows(t, dtype)
+    if by_rows is not None:
+        return by_rows
 
     keeps, turns = left_in_l2.keeps(left_in_l2.bytes_of_tables(t)), left_in_l2.turns()
 
@@ -291,6 +301,20 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
     return autotuned(n_slots(t), t.shape[1], plain, lambda: shared_memory.product(t, dtype, as_struct, cuts_of_stream))
 
 
+def _product_by_rows(t: CVRTables, dtype: np.dtype) -> Run | None:
+    """The same row by row, for small matrices; None for others."""
+    if long_rows.suits(t):
+        return long_rows.product(t, dtype, partial(slots_by_rows, t))
+    if not row_lanes.suits(t):
+        return None
+    by_rows = cache(partial(slots_by_rows, t))
+    even = short_rows.product(t, dtype, by_rows) if short_rows.suit(t) else None
+    if even is not None:
+        return even
+    slots = row_lanes.slots(t, dtype, partial(short_rows.longest, t, by_rows))
+    return row_lanes.product(t, dtype, slots, by_rows) if slots else None
+
+
 def numbers_pay(t: CVRTables) -> bool:
     """Whether products gain by values that are looked up: as with BBCSR, not in long rows whose columns are far apart."""
     return t.col_wide.size <= t.col_narrow.size or t.nnz <= LONG * t.shape[0]
@@ -300,7 +324,16 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Run:
     """``run(x, y, alpha, beta)``, which does ``Y = alpha * A @ X + beta * Y``; X (n_cols, k) and Y (n_rows, k) in C
     order.
     """
-    return cvr_matmat.product(tables, dtype, partial(slots_by_rows, tables), partial(_of_slots, tables.n_lanes))
+    t = tables
+
+    def of_vector(entry):
+        if not few_columns.suit_chunks(entry.itemsize, is_row_by_row=False):
+            return _product_by_rows(t, entry)
+        takes_segments = segments.cut(t, dtype) is not None and segments.cut(t, entry) is None  # but by fewer columns
+        return None if takes_segments else product(t, entry)
+
+    of_matrix = cvr_matmat.product(t, dtype, partial(slots_by_rows, t), partial(_of_slots, t.n_lanes))
+    return rows_as_entries.product(dtype, of_vector, of_matrix)
 
 
 def product_transposed(tables: CVRTables, dtype: np.dtype) -> Run:

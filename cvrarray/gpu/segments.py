@@ -23,7 +23,7 @@ from ..core.arrays import Run
 from ..core.tables import WARP, CVRTables
 from . import copied, memory
 from .captures import aside
-from .compiler import PRODUCTS, Kernel, allowed
+from .compiler import PLAIN_ROWS_OF_X, PRODUCTS, Kernel, allowed
 from .cvr_tables import n_slots
 from .launches import blocks, scaling, struct
 from .properties import processors
@@ -33,7 +33,7 @@ from .streams import Scratch
 BLOCK = 256
 SHARES = 8  # warps that share the segments of a row
 #: Nonzeros of a lane that are loaded before the first is multiplied, by the product's item size.
-UNROLL = {1: 4, 2: 4, 4: 4, 8: 4, 16: 2}
+UNROLL = {1: 4, 2: 4, 4: 4, 8: 4, 16: 2, 32: 2}
 MOST_COLUMNS = 1 << 16  # of a segment: columns have 16 bits
 LEAST_NONZEROS = 1 << 22  # fewer are not worth a second launch
 MOST_SLOTS = 1 << 30  # a copy of more, and WHILE_MADE bytes for each, would be too much
@@ -54,10 +54,12 @@ PARTS = Kernel("segments", "segments_parts")
 MATVEC = Kernel(
     "segments",
     "segments_matvec",
-    PRODUCTS,
+    PRODUCTS + PLAIN_ROWS_OF_X,
     lambda value, product: (value, product, UNROLL[product.itemsize], THREADS),
 )
-FINISH = Kernel("segments", "segments_finish", [(product,) for _, product in PRODUCTS], lambda product: (product, SHARES))
+FINISH = Kernel(
+    "segments", "segments_finish", [(product,) for _, product in PRODUCTS + PLAIN_ROWS_OF_X], lambda product: (product, SHARES)
+)
 
 
 class Cut(NamedTuple):

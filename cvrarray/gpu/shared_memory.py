@@ -27,14 +27,14 @@ import numpy as np
 from ..core.arrays import Run
 from ..core.tables import WARP, BBCSRTables, CVRTables, mask_dtype
 from . import distinct, left_in_l2, transposed
-from .compiler import PRODUCTS, STORED, Coded, Kernel, allowed
+from .compiler import PRODUCTS, ROWS_OF_X, STORED, Coded, Kernel, allowed
 from .launches import ACCUMULATE, NULL, PLAIN, SCALE, Struct, blocks, struct, update
 from .properties import attribute, processors
 from .streams import Scratch
 
 THREADS = 1024  # of a block, the only one on its multiprocessor
 # steps that are loaded before the first is multiplied, by the product's item size
-UNROLL = {1: 8, 2: 8, 4: 8, 8: 4, 16: 2}
+UNROLL = {1: 8, 2: 8, 4: 8, 8: 4, 16: 2, 32: 1}
 BLOCK = 256
 SAMPLE = 1 << 21  # columns that are counted
 L1_SHARE = 64 << 10  # bytes of shared memory that are left to L1, for the rest of x and the tables
@@ -48,7 +48,7 @@ MATVEC_SHARED = Kernel(
     "cvr_matvec_shared",
     [
         (*dtypes, *how)
-        for dtypes in STORED
+        for dtypes in STORED + ROWS_OF_X
         for how in (
             ("int32", WARP, int(PLAIN), False, False, False),
             ("int32", WARP, int(ACCUMULATE), True, True, True),
@@ -59,7 +59,7 @@ MATVEC_SHARED = Kernel(
         value, product, index, n_lanes, UNROLL[product.itemsize], form, THREADS, whole, cut, keeps,
     ),
 )  # fmt: skip
-PACK = Kernel("cvr_matvec", "cvr_pack", [(product, "int32") for _, product in PRODUCTS])
+PACK = Kernel("cvr_matvec", "cvr_pack", [(product, "int32") for _, product in PRODUCTS + ROWS_OF_X])
 COUNT_COLUMNS = Kernel("cvr_matvec", "cvr_count_columns", [("int32",), ("int64",)])
 PACK_COLUMNS = Kernel("cvr_matvec", "cvr_pack_columns", [("int32",), ("int64",)])
 TRANSPOSED_SHARED = Kernel(

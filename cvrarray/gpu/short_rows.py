@@ -16,22 +16,25 @@ from typing import Any
 import cupy
 import numpy as np
 
+from ..core import short_rows
 from ..core.arrays import Run
 from ..core.remembered import Remembered
-from ..core.tables import CSR, WARP, BBCSRTables, CVRTables
+from ..core.tables import CSR, BBCSRTables, CVRTables
 from . import copied, distinct, left_in_l2
 from .captures import aside
-from .compiler import STORED, Kernel
+from .compiler import ROWS_OF_X, STORED, Kernel
 from .launches import blocks, scaling, struct
 
 THREADS = 128
-#: Slots of a row, at most; of all rows; and of these that are empty. Beyond a bin's, no more than half are.
-WIDEST, MOST_SLOTS, MOST_EMPTY = 16, 3 << 18, 1 << 18
 
 MATVEC = Kernel(
     "short_rows",
     "short_rows_matvec",
-    [(*dtypes, *how) for dtypes in STORED for how in (("int32", 1, True), ("int32", 7, False), ("int64", WIDEST, True))],
+    [
+        (*dtypes, *how)
+        for dtypes in STORED + ROWS_OF_X
+        for how in (("int32", 1, True), ("int32", 7, False), ("int64", short_rows.WIDEST, True))
+    ],
     lambda value, product, index, width, keeps: (value, product, index, width, THREADS, keeps),
 )
 FILL = Kernel("short_rows", "short_rows_fill", [("int32",), ("int64",)])
@@ -42,11 +45,7 @@ _LONGEST = Remembered()
 
 def suit(t: BBCSRTables | CVRTables) -> bool:
     """Whether all rows may have as many slots as the longest one, as far as the average row tells."""
-    return 0 < t.nnz <= WIDEST * t.shape[0] and _n_slots(t, -(-t.nnz // t.shape[0])) <= MOST_SLOTS
-
-
-def _n_slots(t: BBCSRTables | CVRTables, width: int) -> int:
-    return -(-t.shape[0] // WARP) * WARP * width
+    return short_rows.may_suit(t.shape[0], t.nnz)
 
 
 class Layout:
@@ -55,7 +54,7 @@ class Layout:
     def __init__(self, t: BBCSRTables | CVRTables, nonzeros: CSR, width: int) -> None:
         """`nonzeros`: each one's slot, from 1."""
         (ptr, col_of, source_of), n_rows = nonzeros[:3], t.shape[0]
-        size = _n_slots(t, width)
+        size = short_rows.n_slots(n_rows, width)
         self.source, self.col = cupy.empty(size, np.int32), cupy.empty(size, col_of.dtype)
         FILL(col_of.dtype)(
             blocks(n_rows, THREADS),
@@ -81,8 +80,7 @@ def product(t: BBCSRTables | CVRTables, dtype: np.dtype, nonzeros: Callable[[], 
     """
     nonzeros = cache(nonzeros)
     width = longest(t, nonzeros)
-    n_slots = _n_slots(t, width)
-    if width > WIDEST or n_slots > min(MOST_SLOTS, t.nnz + max(WARP * width, min(t.nnz, MOST_EMPTY))):
+    if not short_rows.suit(t.shape[0], t.nnz, width):
         return None
     layout, values = copied.prepared(t, "short rows", lambda: Layout(t, nonzeros(), width), in_full=False)
     keeps = left_in_l2.keeps(values.copy.nbytes + layout.col.nbytes)

@@ -69,7 +69,10 @@ class Scratch(PerStream):
         super().__init__(cupy.empty)
 
     def empty(self, shape: Any, dtype: Any) -> cupy.ndarray:
-        """As ``cupy.empty``."""
+        """As ``np.empty``, which makes an array of vectors one of their numbers."""
+        if dtype.subdtype is not None:
+            dtype, more = dtype.subdtype
+            shape = (*shape, *more) if isinstance(shape, tuple) else (shape, *more)
         stream = cupy.cuda.get_current_stream()
         return self._of_graph(stream, shape, dtype) if stream.is_capturing() else cupy.empty(shape, dtype)
 
