@@ -153,10 +153,13 @@ def assert_new_values_count(A: Any, csr: csr_array) -> None:
 def assert_few_values_keep_bits(csr: csr_array, device: str) -> None:
     """One value, and a few, are stored once or as numbers: ``A @ x`` with CVR has the bits that it has where they are not."""
     csr, x = csr.copy(), put(np.random.default_rng(5).standard_normal(csr.shape[1]), device)
-    for data in (np.ones(csr.nnz), np.arange(csr.nnz) % 3 + 0.1):
-        csr.data[:] = data
-        plain = cvrarray.CVRArray(csr, device=device, values="plain") @ x
-        assert_same_bits(cvrarray.CVRArray(csr, device=device) @ x, plain)
+    for n_values in (1, 3):
+        csr.data[:] = np.arange(csr.nnz) % n_values + 0.1
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("cvrarray.gpu.distinct.LEAST_BYTES", 1)
+            A = cvrarray.CVRArray(csr, device=device)
+        assert A._tables.distinct.size == n_values
+        assert_same_bits(A @ x, cvrarray.CVRArray(csr, device=device, values="plain") @ x)
 
 
 def captured(work: Callable[[], object]) -> Any:

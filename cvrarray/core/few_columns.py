@@ -14,7 +14,7 @@ import numpy as np
 COLUMNS, ONE_LOAD, TWO_LOADS = (2, 4, 8), 16, 32
 
 #: Of BBCSR. Two loads of 8-byte numbers pay in blocks of so many columns, whose entries of x lie side by side.
-LARGE_BLOCK = 3
+LARGE_BLOCK = 6
 #: Rows are uneven where the longest has more blocks than the first number, and so many times the average. Few bins of longer
 #: ones than LONG are shared by more lanes otherwise.
 UNEVEN, LONG, FEW_BINS = (16, 4), 100, 2000
