@@ -366,15 +366,24 @@ __device__ T cached(const T* p) {
 
 template <class T, int V>
 __device__ Vector<T, V> cached(const Vector<T, V>* p) {
-    constexpr int BYTES = alignof(Vector<T, V>), N = sizeof(Vector<T, V>) / BYTES;
-    typedef typename Word<BYTES>::Type Part;
-    union {
-        Part part[N];
-        Vector<T, V> value;
-    } bits;
+    constexpr int N = sizeof(*p) / alignof(Vector<T, V>);
+    typedef typename Word<alignof(Vector<T, V>)>::Type Part;
+    if constexpr (N == 1) {  // an array of one is other code, with other registers
+        union {
+            Part part;
+            Vector<T, V> value;
+        } bits;
+        bits.part = __ldg(reinterpret_cast<const Part*>(p));
+        return bits.value;
+    } else {
+        union {
+            Part part[N];
+            Vector<T, V> value;
+        } bits;
 #pragma unroll
-    for (int i = 0; i < N; ++i) bits.part[i] = __ldg(reinterpret_cast<const Part*>(p) + i);
-    return bits.value;
+        for (int i = 0; i < N; ++i) bits.part[i] = __ldg(reinterpret_cast<const Part*>(p) + i);
+        return bits.value;
+    }
 }
 
 // as other multiprocessors have written it in this kernel: past L1

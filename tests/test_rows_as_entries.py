@@ -15,7 +15,7 @@ from cvrarray.core import few_columns
 
 #: Columns and dtypes of X whose rows have 8, 16 and 32 bytes.
 ROWS = [("float32", 2), ("float32", 4), ("float64", 2), ("complex64", 2)]
-LONG_ROWS = [("float32", 8), ("float64", 4), ("complex128", 2)]
+LONG_ROWS = [("float32", 8), ("float64", 4), ("complex64", 4), ("complex128", 2)]
 
 
 @pytest.fixture

@@ -134,7 +134,7 @@ class Statistics(NamedTuple):
         --------
         >>> import scipy.sparse, cvrarray
         >>> cvrarray.statistics(scipy.sparse.eye(1024, dtype="float32")).gathered(4)
-        (0.125, 0.015625)
+        (0.125, 0.03125)
         """
         n_bytes, needed = self.shape[1] * entry, (self._loads(entry), self.lines)
         if n_bytes > fitted.L1_BYTES or not self.nnz:

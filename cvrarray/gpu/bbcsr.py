@@ -29,7 +29,7 @@ from .bbcsr_lengths import Lengths
 from .bbcsr_reads import reads_alike, reads_apart
 from .bbcsr_tables import BLOCK, SHAPES, as_struct, is_wide, mean_blocks, n_slots, threads
 from .captures import synchronize
-from .compiler import ROWS_OF_X, STORED, Kernel
+from .compiler import LONG_ROWS_OF_X, ROWS_OF_X, STORED, Kernel
 from .launches import NULL, argument, blocks, in_columns, scaling, struct
 from .look import Look, host
 from .memory import leading, together
@@ -123,7 +123,7 @@ MATVEC = Kernel(
     "bbcsr_matvec",
     [
         (*dtypes, *how)
-        for dtypes in STORED + ROWS_OF_X
+        for dtypes in [*STORED, *ROWS_OF_X, *LONG_ROWS_OF_X]
         for how in (
             ("int32", 1, 0, 1, False, BLOCK, left_in_l2.ALL, True),
             ("int32", 1, 4, 16, False, THREADS_NEAR, left_in_l2.ALL, True),

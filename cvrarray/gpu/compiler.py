@@ -79,17 +79,14 @@ STORED: list[tuple[str | Coded, str]] = [
 ]
 
 
-#: The same of rows of X as entries of x (:mod:`.rows_as_entries`): NumPy's names of vectors.
+#: The same of rows of X as entries of x (:mod:`.rows_as_entries`), of one load and of two: vectors, as NumPy names them.
+PLAIN_ROWS_OF_X = [("float32", "4f4"), ("float64", "2f8"), ("float16", "2f4"), ("float32", "2f8"), ("complex64", "2c8")]
 ROWS_OF_X: list[tuple[str | Coded, str]] = [
-    ("float32", "4f4"),
-    ("float64", "2f8"),
-    ("float16", "2f4"),
-    ("float32", "2f8"),
-    ("complex64", "2c8"),
+    *PLAIN_ROWS_OF_X,
     (Coded("Few", "float32"), "4f4"),
     (Coded("One", "float64"), "2f8"),
 ]
-PLAIN_ROWS_OF_X = [(str(value), product) for value, product in ROWS_OF_X if not isinstance(value, Coded)]
+LONG_ROWS_OF_X = [("float32", "8f4"), ("float64", "4f8"), ("complex64", "4c8"), ("float32", "2c16")]
 
 
 @cache

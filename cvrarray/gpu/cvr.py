@@ -48,7 +48,7 @@ from .words import WORDS, as_words
 
 #: Steps that are loaded before the first is multiplied, by the size of the product's dtype. As many warps fit a
 #: multiprocessor as with 8 steps without the next ones' columns.
-UNROLL = {1: 6, 2: 6, 4: 6, 8: 6, 16: 4, 32: 2}
+UNROLL = {1: 6, 2: 6, 4: 6, 8: 6, 16: 4}
 #: Entries of rows that count as long where columns are far apart, as in BBCSR's ``is_far``.
 LONG = 40
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device

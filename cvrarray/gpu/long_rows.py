@@ -21,7 +21,7 @@ from ..core.arrays import Run
 from ..core.tables import CSR, CVRTables
 from . import copied, left_in_l2, prefix
 from .captures import synchronize
-from .compiler import PLAIN_ROWS_OF_X, PRODUCTS, Kernel
+from .compiler import LONG_ROWS_OF_X, PLAIN_ROWS_OF_X, PRODUCTS, Kernel
 from .cvr_tables import cuts
 from .launches import NULL, scaling
 from .look import host
@@ -33,7 +33,11 @@ UNROLL = {1: 4, 2: 4, 4: 4, 8: 4, 16: 2, 32: 2}
 MATVEC = Kernel(
     "long_rows",
     "long_rows_matvec",
-    [(value, product, *how) for value, product in PRODUCTS + PLAIN_ROWS_OF_X for how in (("uint16", True), ("int64", False))],
+    [
+        (value, product, *how)
+        for value, product in PRODUCTS + PLAIN_ROWS_OF_X + LONG_ROWS_OF_X
+        for how in (("uint16", True), ("int64", False))
+    ],
     lambda value, product, column, keeps: (value, product, column, UNROLL[product.itemsize], THREADS, keeps),
 )
 

@@ -22,7 +22,7 @@ from ..core.arrays import Run
 from ..core.tables import CSR, WARP, CVRTables
 from . import copied, distinct, left_in_l2, prefix
 from .captures import synchronize
-from .compiler import ROWS_OF_X, STORED, Kernel
+from .compiler import LONG_ROWS_OF_X, ROWS_OF_X, STORED, Kernel
 from .cvr_tables import blocks_for_empty, cuts
 from .launches import scaling, struct
 from .look import host
@@ -39,7 +39,7 @@ MATVEC = Kernel(
     "row_lanes_matvec",
     [
         (value, product, *how)
-        for value, product in STORED + ROWS_OF_X
+        for value, product in [*STORED, *ROWS_OF_X, *LONG_ROWS_OF_X]
         for how in (
             ("uint16", "int32", 8, True, True),
             ("int32", "int32", lanes.MOST_SLOTS, False, True),

@@ -33,7 +33,7 @@ from .streams import Scratch
 BLOCK = 256
 SHARES = 8  # warps that share the segments of a row
 #: Nonzeros of a lane that are loaded before the first is multiplied, by the product's item size.
-UNROLL = {1: 4, 2: 4, 4: 4, 8: 4, 16: 2, 32: 2}
+UNROLL = {1: 4, 2: 4, 4: 4, 8: 4, 16: 2}
 MOST_COLUMNS = 1 << 16  # of a segment: columns have 16 bits
 LEAST_NONZEROS = 1 << 22  # fewer are not worth a second launch
 MOST_SLOTS = 1 << 30  # a copy of more, and WHILE_MADE bytes for each, would be too much

@@ -34,7 +34,7 @@ from .streams import Scratch
 
 THREADS = 1024  # of a block, the only one on its multiprocessor
 # steps that are loaded before the first is multiplied, by the product's item size
-UNROLL = {1: 8, 2: 8, 4: 8, 8: 4, 16: 2, 32: 1}
+UNROLL = {1: 8, 2: 8, 4: 8, 8: 4, 16: 2}
 BLOCK = 256
 SAMPLE = 1 << 21  # columns that are counted
 L1_SHARE = 64 << 10  # bytes of shared memory that are left to L1, for the rest of x and the tables

@@ -22,7 +22,7 @@ from ..core.remembered import Remembered
 from ..core.tables import CSR, BBCSRTables, CVRTables
 from . import copied, distinct, left_in_l2
 from .captures import aside
-from .compiler import ROWS_OF_X, STORED, Kernel
+from .compiler import LONG_ROWS_OF_X, ROWS_OF_X, STORED, Kernel
 from .launches import blocks, scaling, struct
 
 THREADS = 128
@@ -32,7 +32,7 @@ MATVEC = Kernel(
     "short_rows_matvec",
     [
         (*dtypes, *how)
-        for dtypes in STORED + ROWS_OF_X
+        for dtypes in [*STORED, *ROWS_OF_X, *LONG_ROWS_OF_X]
         for how in (("int32", 1, True), ("int32", 7, False), ("int64", short_rows.WIDEST, True))
     ],
     lambda value, product, index, width, keeps: (value, product, index, width, THREADS, keeps),
