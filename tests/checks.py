@@ -142,24 +142,45 @@ def assert_products(A: Any, csr: csr_array, dtype: Any) -> None:
         assert (np.abs(found[0] - expected) <= bound).all()
 
 
-def assert_new_values_count(A: Any, csr: csr_array) -> None:
-    """Values that are replaced, in another array or in place, count in the next product."""
-    x, data = put(np.ones(csr.shape[1]), A.device), put(csr.data, A.device)
+def assert_new_values_count(A: Any, csr: csr_array, columns: tuple[int, ...] = ()) -> None:
+    """Values that are replaced, in another array or in place, count in the next product, with `columns` or a vector."""
+    x, data = put(np.ones((csr.shape[1], *columns)), A.device), put(csr.data, A.device)
     plain = get(A @ x)
     np.testing.assert_allclose(get(A.with_values(3 * data) @ x), 3 * plain)
     np.testing.assert_allclose(get(A.with_values(2 * data, out=A) @ x), 2 * plain)
 
 
-def assert_few_values_keep_bits(csr: csr_array, device: str) -> None:
-    """One value, and a few, are stored once or as numbers: ``A @ x`` with CVR has the bits that it has where they are not."""
-    csr, x = csr.copy(), put(np.random.default_rng(5).standard_normal(csr.shape[1]), device)
+def assert_few_values_keep_bits(
+    csr: csr_array, device: str, build: Callable[..., Any] = cvrarray.CVRArray, columns: tuple[int, ...] = ()
+) -> None:
+    """One value, and a few, are stored once or as numbers: a product, with `columns` or a vector, has the bits that it has
+    where they are not.
+    """
+    csr, x = csr.copy(), put(np.random.default_rng(5).standard_normal((csr.shape[1], *columns)), device)
     for n_values in (1, 3):
         csr.data[:] = np.arange(csr.nnz) % n_values + 0.1
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("cvrarray.gpu.distinct.LEAST_BYTES", 1)
-            A = cvrarray.CVRArray(csr, device=device)
+            A = build(csr, device=device)
         assert A._tables.distinct is not None
-        assert_same_bits(A @ x, cvrarray.CVRArray(csr, device=device, values="plain") @ x)
+        assert_same_bits(A @ x, build(csr, device=device, values="plain") @ x)
+
+
+def take_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every matrix without near columns is for segments, of 4 KB."""
+    from cvrarray.gpu import segments
+
+    for name, value in (("LEAST_NONZEROS", 1), ("LEAST_LENGTH", 0), ("WORTH_IT", 0), ("LONGEST", 100)):
+        monkeypatch.setattr(segments, name, value)
+    monkeypatch.setattr(segments, "shared_memory", lambda: 4096)
+
+
+def autotune_at(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+    """Every matrix counts as large: its product goes the other way from that call on, which is measured once, as worth it."""
+    from cvrarray.gpu import autotune
+
+    for name, value in (("LEAST_SLOTS", 1), ("WORTH_IT", np.inf), ("PREPARE_AT", call), ("SAMPLES", 1), ("CALLS", 1)):
+        monkeypatch.setattr(autotune, name, value)
 
 
 def captured(work: Callable[[], object]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from checks import autotune_at
 from scipy import sparse
 
 from cvrarray.core.distinct import arranged
@@ -114,11 +115,10 @@ def test_products_with_shared_memory(gpu, monkeypatch, values, room):
     """x, or sums of columns, in shared memory beside the values: all of them, or of popular columns."""
     import cupy
 
-    from cvrarray.gpu import autotune, row_lanes, shared_memory
+    from cvrarray.gpu import row_lanes, shared_memory
 
     monkeypatch.setattr(row_lanes, "suits", lambda tables: False)
-    for name, value in (("LEAST_SLOTS", 1), ("WORTH_IT", np.inf), ("PREPARE_AT", 2), ("SAMPLES", 1), ("CALLS", 1)):
-        monkeypatch.setattr(autotune, name, value)
+    autotune_at(monkeypatch, 2)
     monkeypatch.setattr(shared_memory, "L1_SHARE", 0)
     monkeypatch.setattr(shared_memory, "LEAST_SHARE", 0)
     found = shared_memory.shared_memory

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import zoo
-from checks import assert_same_bits, captured, get, put
+from checks import assert_same_bits, autotune_at, captured, get, put, take_segments
 
 from cvrarray import BBCSRArray, CVRArray
 
@@ -29,14 +29,6 @@ def of_values(*values):
         return csr
 
     return matrix
-
-
-def by_segments(monkeypatch):
-    from cvrarray.gpu import segments
-
-    for name, value in (("LEAST_NONZEROS", 1), ("LEAST_LENGTH", 0), ("WORTH_IT", 0), ("LONGEST", 100)):
-        monkeypatch.setattr(segments, name, value)
-    monkeypatch.setattr(segments, "shared_memory", lambda: 4096)
 
 
 def on_a_small_device(monkeypatch):
@@ -62,11 +54,10 @@ def with_few_values(monkeypatch):
 
 def by_popular_columns(monkeypatch):
     """From the first product on that is not captured."""
-    from cvrarray.gpu import autotune, row_lanes, shared_memory
+    from cvrarray.gpu import row_lanes, shared_memory
 
     monkeypatch.setattr(row_lanes, "suits", lambda tables: False)
-    for name, value in (("LEAST_SLOTS", 1), ("WORTH_IT", np.inf), ("PREPARE_AT", 1), ("SAMPLES", 1), ("CALLS", 1)):
-        monkeypatch.setattr(autotune, name, value)
+    autotune_at(monkeypatch, 1)
     for name, value in (("L1_SHARE", 0), ("LEAST_SHARE", 0), ("shared_memory", lambda: 1600)):
         monkeypatch.setattr(shared_memory, name, value)
 
@@ -81,7 +72,7 @@ KINDS = {
     "one value": (of_values(2), BBCSRArray, {"block_size": 1}, with_few_values),
     "values in half": (lambda dtype: power_law("float32").astype(dtype), CVRArray, {}, with_few_values),
     "long rows": (long_rows, CVRArray, {}, None),
-    "segments": (long_rows, CVRArray, {"n_chunks": 9}, by_segments),
+    "segments": (long_rows, CVRArray, {"n_chunks": 9}, take_segments),
     "longer chunks": (power_law, CVRArray, {"n_lanes": 8, "n_chunks": 100}, on_a_small_device),
     "blocks": (power_law, BBCSRArray, {"block_size": 3}, None),
     "blocks in pieces": (power_law, BBCSRArray, {"block_size": 3}, in_pieces),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import oracle
 import pytest
-from checks import assert_same_bits
+from checks import assert_same_bits, autotune_at
 from scipy.sparse import csr_array
 
 from cvrarray import BBCSRArray, CVRArray
@@ -51,15 +51,14 @@ def assert_turns(array, csr) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
 @pytest.mark.parametrize("way", ["chunks", "shared", "lanes", "lanes that wait twice", "parts"])
 def test_cvr(way, dtype, kept, gpu, monkeypatch):
-    from cvrarray.gpu import autotune, long_rows, row_lanes
+    from cvrarray.gpu import long_rows, row_lanes
 
     monkeypatch.setattr(row_lanes, "suits", lambda tables: way.startswith("lanes"))
     if way == "lanes that wait twice":
         monkeypatch.setattr(row_lanes, "AT_ONCE", {})
     monkeypatch.setattr(long_rows, "suits", lambda tables: way == "parts")
     if way == "shared":
-        for name, value in (("LEAST_SLOTS", 1), ("WORTH_IT", np.inf), ("PREPARE_AT", 2), ("SAMPLES", 1), ("CALLS", 1)):
-            monkeypatch.setattr(autotune, name, value)
+        autotune_at(monkeypatch, 2)
     csr = uneven(dtype)
     assert_turns(CVRArray(csr, device=gpu), csr)
 

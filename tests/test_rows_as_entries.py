@@ -6,7 +6,16 @@ import numpy as np
 import oracle
 import pytest
 import zoo
-from checks import assert_graph_multiplies_again, assert_same_bits, get, put
+from checks import (
+    assert_few_values_keep_bits,
+    assert_graph_multiplies_again,
+    assert_new_values_count,
+    assert_same_bits,
+    autotune_at,
+    get,
+    put,
+    take_segments,
+)
 from scipy.sparse import csr_array
 
 import cvrarray
@@ -67,22 +76,17 @@ def by_chunks(monkeypatch):
 
 def shared(monkeypatch):
     """From the second product on popular rows of X are in shared memory."""
-    from cvrarray.gpu import autotune, shared_memory
+    from cvrarray.gpu import shared_memory
 
     by_chunks(monkeypatch)
-    for name, value in (("LEAST_SLOTS", 1), ("WORTH_IT", np.inf), ("PREPARE_AT", 2), ("SAMPLES", 1), ("CALLS", 1)):
-        monkeypatch.setattr(autotune, name, value)
+    autotune_at(monkeypatch, 2)
     monkeypatch.setattr(shared_memory, "L1_SHARE", 0)
     monkeypatch.setattr(shared_memory, "shared_memory", lambda: 8192)
 
 
 def by_segments(monkeypatch):
-    from cvrarray.gpu import segments
-
     by_chunks(monkeypatch)  # where rows of X are too long for segments
-    for name, value in (("LEAST_NONZEROS", 1), ("LEAST_LENGTH", 0), ("WORTH_IT", 0), ("LONGEST", 100)):
-        monkeypatch.setattr(segments, name, value)
-    monkeypatch.setattr(segments, "shared_memory", lambda: 4096)
+    take_segments(monkeypatch)
 
 
 def lanes(monkeypatch):
@@ -167,18 +171,8 @@ def test_stored_values_widen(stored, way, taken, monkeypatch, gpu):
 
 
 @pytest.mark.parametrize("build", [CVRArray, of_size(1)], ids=["cvr", "bbcsr"])
-def test_few_values_keep_bits(build, taken, monkeypatch, gpu):
-    """One value, and a few, are stored once or as numbers: the bits are those of plain values."""
-    from cvrarray.gpu import distinct
-
-    monkeypatch.setattr(distinct, "LEAST_BYTES", 1)
-    csr = few_rows(EVEN, 5001)(np.float64)
-    x = put(np.random.default_rng(5).standard_normal((csr.shape[1], 2)), gpu)
-    for n_values in (1, 3):
-        csr.data[:] = np.arange(csr.nnz) % n_values + 0.1
-        A = build(csr, device=gpu)
-        assert A._tables.distinct is not None
-        assert_same_bits(A @ x, build(csr, device=gpu, values="plain") @ x)
+def test_few_values_keep_bits(build, taken, gpu):
+    assert_few_values_keep_bits(few_rows(EVEN, 5001)(np.float64), gpu, build, columns=(2,))
     assert len(taken) == 4
 
 
@@ -216,14 +210,10 @@ def test_where_x_and_y_begin(dtype, k, taken, gpu):
 
 @pytest.mark.parametrize("way", ["chunks", "rows in lanes", "long rows", "short rows", "blocks of 3"])
 def test_new_values(way, taken, monkeypatch, gpu):
-    """Values that are replaced, in another array or in place, count in the next product."""
     matrix, build, prepare, _ = WAYS[way]
     prepare(monkeypatch)
     csr = matrix(np.float64)
-    A, x, data = build(csr, device=gpu), put(np.ones((csr.shape[1], 2)), gpu), put(csr.data, gpu)
-    plain = get(A @ x)
-    np.testing.assert_allclose(get(A.with_values(3 * data) @ x), 3 * plain)
-    np.testing.assert_allclose(get(A.with_values(2 * data, out=A) @ x), 2 * plain)
+    assert_new_values_count(build(csr, device=gpu), csr, columns=(2,))
     assert taken
 
 

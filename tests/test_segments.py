@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import oracle
 import pytest
-from checks import assert_graph_multiplies_again, assert_new_values_count, assert_products, assert_same_bits
+from checks import assert_graph_multiplies_again, assert_new_values_count, assert_products, assert_same_bits, take_segments
 from scipy.sparse import csr_array
 
 from cvrarray import CVRArray
@@ -15,12 +15,9 @@ N_COLS = 700_001
 
 @pytest.fixture
 def eager(monkeypatch):
-    """Every matrix without near columns is for segments, of 4 KB."""
     from cvrarray.gpu import segments
 
-    for name, value in (("LEAST_NONZEROS", 1), ("LEAST_LENGTH", 0), ("WORTH_IT", 0), ("LONGEST", 100)):
-        monkeypatch.setattr(segments, name, value)
-    monkeypatch.setattr(segments, "shared_memory", lambda: 4096)
+    take_segments(monkeypatch)
     return segments
 
 

@@ -7,7 +7,7 @@ import ctypes
 import numpy as np
 import oracle
 import pytest
-from checks import assert_same_bits
+from checks import assert_same_bits, autotune_at
 from scipy.sparse import csr_array, vstack
 
 from cvrarray import BBCSRArray, CVRArray
@@ -19,11 +19,10 @@ PREPARE_AT = 3
 @pytest.fixture
 def small(monkeypatch):
     """A test's matrices count as large, and shared memory, which has room for some popular columns only, as worth it."""
-    from cvrarray.gpu import autotune, row_lanes, shared_memory
+    from cvrarray.gpu import row_lanes, shared_memory
 
     monkeypatch.setattr(row_lanes, "suits", lambda tables: False)
-    for name, value in (("LEAST_SLOTS", 1), ("WORTH_IT", np.inf), ("PREPARE_AT", PREPARE_AT), ("SAMPLES", 1), ("CALLS", 1)):
-        monkeypatch.setattr(autotune, name, value)
+    autotune_at(monkeypatch, PREPARE_AT)
     monkeypatch.setattr(shared_memory, "L1_SHARE", 0)
     monkeypatch.setattr(shared_memory, "shared_memory", lambda: 4096)
     return shared_memory
