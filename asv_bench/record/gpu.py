@@ -183,12 +183,7 @@ def run(args: argparse.Namespace) -> int:
     dtypes = args.dtype.split(",")
     if not set(dtypes) <= {"float32", "float64"}:
         raise ValueError(f"--dtype must be among float32, float64; got {args.dtype!r}")
-    if args.families is None:
-        cases = all_cases(args.scale, args.seed, device, args.values)
-    else:
-        seeds = [int(seed) for seed in args.families.split(",")]
-        cases = {name: partial(_drawn, name, args.seed, device) for seed in seeds for name in families.drawn(seed)}
-    chosen = InTime(select(cases, args.only), args.within)
+    chosen = InTime(select(cases_of(args, device), args.only), args.within)
     report = measure_all(chosen, device, [np.dtype(name) for name in dtypes], repeats=args.repeats, seed=args.seed)
     report |= {"scale": args.scale, "families": args.families, "not_measured": chosen.rest}
     bench.publish(report, gpu_page.text, args.json)
@@ -197,6 +192,14 @@ def run(args: argparse.Namespace) -> int:
         for line in gpu_page.write(report, Path(args.report)):
             print(line, file=sys.stderr)
     return exit_code(report)
+
+
+def cases_of(args: argparse.Namespace, device: devices.Device) -> dict[str, Callable[[], Any]]:
+    """Functions that make a CSR on the device, by name: what ``--families`` draws, or :func:`all_cases`."""
+    if args.families is None:
+        return all_cases(args.scale, args.seed, device, args.values)
+    seeds = [int(seed) for seed in args.families.split(",")]
+    return {name: partial(_drawn, name, args.seed, device) for seed in seeds for name in families.drawn(seed)}
 
 
 def all_cases(scale: str, seed: int, device: devices.Device, values: str = "random") -> dict[str, Callable[[], Any]]:

@@ -67,8 +67,11 @@ def run(args: argparse.Namespace) -> int:
     columns = [int(number) for number in args.columns.split(",")]
     if min(columns) < 1:
         raise ValueError(f"--columns must be positive; got {args.columns!r}")
-    cases = gpu.all_cases(args.scale, args.seed, device)
-    cases = gpu.select(cases, args.only) if args.only else {name: cases[name] for name in MATRICES if name in cases}
+    cases = gpu.cases_of(args, device)
+    if args.only or args.families:
+        cases = gpu.select(cases, args.only)
+    else:
+        cases = {name: cases[name] for name in MATRICES if name in cases}
     names = None if args.peers is None else args.peers.split(",")
     results, chosen, others = [], gpu.InTime(cases, args.within), clocks.OtherLoad()
     with device.use():
@@ -86,6 +89,7 @@ def run(args: argparse.Namespace) -> int:
         "repeats": args.repeats,
         "cpus_busy_with_others": finite(others.cpus()),
         "scale": args.scale,
+        "families": args.families,
         "transposed": args.transposed,
         "not_measured": chosen.rest,
         "results": results,
