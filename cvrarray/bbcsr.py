@@ -490,10 +490,9 @@ class BBCSRArray(FormatArray):
 
 
 def _bins(name: str, stats: Any, block_size: int) -> tuple[int, float]:
-    """Bins of a variant, and blocks of a row in them with padding, where most blocks have holes."""
-    n_bins, column = max(1, -(-stats.shape[0] // WARP)), 4 - 2 * stats.narrow_columns
-    slots = stats.table_bytes[name] / (stats.dtype.itemsize + (column + (block_size > 1)) / block_size)
-    return n_bins, slots / (block_size * WARP * n_bins)
+    """Bins of a variant, and blocks of a row in them with padding."""
+    n_bins = max(1, -(-stats.shape[0] // WARP))
+    return n_bins, wide.slots(stats, stats.table_bytes[name], block_size) / (block_size * WARP * n_bins)
 
 
 def _block_columns(t: BBCSRTables, xp: Any) -> Any:

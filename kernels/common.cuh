@@ -358,14 +358,9 @@ __device__ T stream(const T* p) {
     return Load<T>::value(__ldcs(reinterpret_cast<const typename Load<T>::Word*>(p)));
 }
 
-// read often, by neighbours
-template <class T>
-__device__ T cached(const T* p) {
-    return Load<T>::value(__ldg(reinterpret_cast<const typename Load<T>::Word*>(p)));
-}
-
-template <class T, int V>
-__device__ Vector<T, V> cached(const Vector<T, V>* p) {
+// by as many `L::load` as its alignment takes
+template <class L, class T, int V>
+__device__ Vector<T, V> loaded(const Vector<T, V>* p) {
     constexpr int N = sizeof(*p) / alignof(Vector<T, V>);
     typedef typename Word<alignof(Vector<T, V>)>::Type Part;
     if constexpr (N == 1) {  // an array of one is other code, with other registers
@@ -373,7 +368,7 @@ __device__ Vector<T, V> cached(const Vector<T, V>* p) {
             Part part;
             Vector<T, V> value;
         } bits;
-        bits.part = __ldg(reinterpret_cast<const Part*>(p));
+        bits.part = L::load(reinterpret_cast<const Part*>(p));
         return bits.value;
     } else {
         union {
@@ -381,9 +376,25 @@ __device__ Vector<T, V> cached(const Vector<T, V>* p) {
             Vector<T, V> value;
         } bits;
 #pragma unroll
-        for (int i = 0; i < N; ++i) bits.part[i] = __ldg(reinterpret_cast<const Part*>(p) + i);
+        for (int i = 0; i < N; ++i) bits.part[i] = L::load(reinterpret_cast<const Part*>(p) + i);
         return bits.value;
     }
+}
+
+// read often, by neighbours
+template <class T>
+__device__ T cached(const T* p) {
+    return Load<T>::value(__ldg(reinterpret_cast<const typename Load<T>::Word*>(p)));
+}
+struct ReadOnly {
+    template <class P>
+    static __device__ P load(const P* part) {
+        return __ldg(part);
+    }
+};
+template <class T, int V>
+__device__ Vector<T, V> cached(const Vector<T, V>* p) {
+    return loaded<ReadOnly>(p);
 }
 
 // as other multiprocessors have written it in this kernel: past L1

@@ -9,17 +9,15 @@ template <class T>
 __device__ T kept(const T* p) {
     return Load<T>::value(__ldca(reinterpret_cast<const typename Load<T>::Word*>(p)));
 }
+struct AtAllLevels {
+    template <class P>
+    static __device__ P load(const P* part) {
+        return __ldca(part);
+    }
+};
 template <class T, int V>
 __device__ Vector<T, V> kept(const Vector<T, V>* p) {
-    constexpr int BYTES = alignof(Vector<T, V>), N = sizeof(Vector<T, V>) / BYTES;
-    typedef typename Word<BYTES>::Type Part;
-    union {
-        Part part[N];
-        Vector<T, V> value;
-    } bits;
-#pragma unroll
-    for (int i = 0; i < N; ++i) bits.part[i] = __ldca(reinterpret_cast<const Part*>(p) + i);
-    return bits.value;
+    return loaded<AtAllLevels>(p);
 }
 
 // Rows in turn, each in as many lanes as it fills with E slots; at most THREADS lanes a part. A part begins at a row where

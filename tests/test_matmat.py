@@ -112,7 +112,9 @@ def test_rounding(build, dtype, device):
 SHARINGS = {
     "one group a row": {"ENOUGH_THREADS": (0, 0)},
     "many groups a row": {"ENOUGH_THREADS": (1 << 20,) * 2},
-    "many rows": {"MANY_ROWS": 0},
+    "many rows": {"MANY_ROWS": 0, "MORE_ROWS": 0, "FEW_ENTRIES": 0},
+    "many short rows": {"MANY_ROWS": 0, "MORE_ROWS": 0},
+    "more rows": {"MORE_ROWS": 0, "FEW_ENTRIES": 0, "MANY_ENTRIES": 0},
     "a thread block a row": {"LEAST_LONG": (0, 0), "LONG_FACTOR": 0},
     "a thread block a long row": {"LEAST_LONG": (6, 2), "LONG_FACTOR": 0},
     "pieces of rows": {"LEAST_LONG": (0, 0), "LONG_FACTOR": 0, "PIECE_ROUNDS": 0},
@@ -145,6 +147,9 @@ def share(monkeypatch, how):
         ("many groups a row", 1, "float64"),
         ("many rows", 1, "float32"),
         ("many rows", 1, "complex64"),
+        ("many short rows", 1, "float32"),
+        ("more rows", 1, "float64"),
+        ("more rows", 1, "float32"),
         ("a thread block a row", 1, "float64"),
         ("a thread block a long row", 1, "complex128"),
         ("pieces of rows", 1, "float32"),
@@ -178,7 +183,7 @@ def test_layouts_of_rows(how, block_size, dtype, gpu, monkeypatch):
     share(monkeypatch, how)
     for name in (*VARIED, "blocks_over_the_edge", "wide_blocks_over_the_edge", "power_law", "narrow_and_wide_tiles"):
         csr = zoo.integers(name, dtype)
-        for k in (1, 3, 5, 6, 7, 8, 9, 16, 33, 36, 64, 65, 140, 300):
+        for k in (1, 3, 5, 6, 7, 8, 9, 16, 32, 33, 36, 64, 65, 128, 140, 256, 300):
             x = matrix(csr.shape[1], k, dtype)
             if x.dtype.kind in "fc":
                 x[np.diff(csr.tocsc().indptr) == 0] = np.nan

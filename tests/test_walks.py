@@ -10,6 +10,7 @@ from checks import assert_same_bits, captured, get, put
 from test_matmat import assert_columns, matrix
 
 import cvrarray
+from cvrarray.core import wide
 
 FLOATS = pytest.mark.parametrize("dtype", ["float32", "float64"])
 
@@ -63,10 +64,15 @@ def walking(walked, monkeypatch):
     """Everything walks that the kernel takes."""
     from cvrarray.gpu import bbcsr_matmat
 
-    monkeypatch.setattr(bbcsr_matmat, "WALKED", 0)
-    monkeypatch.setattr(bbcsr_matmat, "MUCH_PADDING", 1e9)
+    monkeypatch.setattr(wide, "WALKED", dict.fromkeys(wide.WALKED, (0, 0)))
+    monkeypatch.setattr(wide, "WALK_PADDING", 1e9)
     monkeypatch.setattr(bbcsr_matmat, "takes_lines", lambda *of: False)
     return walked
+
+
+def stop(monkeypatch):
+    """Nothing walks."""
+    monkeypatch.setattr(wide, "may_walk", lambda *of: False)
 
 
 @pytest.mark.parametrize("shape", [(1, 40), (32, 32), (33, 50), (1_000, 1_000), (70_001, 70_001), (20_000, 300_000)])
@@ -75,7 +81,7 @@ def test_products(dtype, shape, gpu, walking):
     """One bin and many, uneven and empty rows, and sums that are scaled and added to Y."""
     csr = near_diagonal(shape[0], dtype, 20, shape[1])
     csr.data = zoo.vector(csr.nnz, dtype)
-    A, counts = array(csr, gpu), [columns(dtype, vectors) for vectors in (8, 16, 32)]
+    A, counts = array(csr, gpu), [columns(dtype, vectors) for vectors in (8, 16, 48)]
     for k in counts:
         x = matrix(csr.shape[1], k, dtype)
         x[np.diff(csr.tocsc().indptr) == 0] = np.nan  # no product may touch them
@@ -91,8 +97,6 @@ def test_products(dtype, shape, gpu, walking):
 @FLOATS
 def test_rounding_and_bits(dtype, gpu, walking, monkeypatch):
     """Within the bound, the same in every run, and what the kernel of lanes gives; what is infinite stays in its rows."""
-    from cvrarray.gpu import bbcsr_matmat
-
     csr = near_diagonal(100_000, dtype, 26)
     k = columns(dtype, 64)
     x = zoo.float_vector(csr.shape[1] * k, dtype).reshape(-1, k)
@@ -102,7 +106,7 @@ def test_rounding_and_bits(dtype, gpu, walking, monkeypatch):
     for _ in range(5):
         assert_same_bits(A @ put(x, gpu), y)
     assert len(walking) == 1
-    monkeypatch.setattr(bbcsr_matmat, "WALKED", 1 << 40)
+    stop(monkeypatch)
     assert_same_bits(array(csr, gpu) @ put(x, gpu), y)
     assert len(walking) == 1
     x[csr.indices[3], 2], x[csr.indices[-1], 5] = np.inf, np.nan
@@ -113,7 +117,7 @@ def test_rounding_and_bits(dtype, gpu, walking, monkeypatch):
 @FLOATS
 def test_stored_values_and_wide_bins(dtype, values, gpu, walking, monkeypatch):
     """Values as numbers of a table, and bins whose columns are stored whole: the bits of the kernel of lanes."""
-    from cvrarray.gpu import bbcsr_matmat, distinct
+    from cvrarray.gpu import distinct
 
     monkeypatch.setattr(distinct, "LEAST_BYTES", 0)
     for csr in (near_diagonal(30_000, dtype), far_apart(30_000, dtype)):
@@ -123,7 +127,7 @@ def test_stored_values_and_wide_bins(dtype, values, gpu, walking, monkeypatch):
         for k in (columns(dtype, 8), columns(dtype, 32)):
             x = zoo.float_vector(csr.shape[1] * k, dtype).reshape(-1, k)
             with monkeypatch.context() as patch:
-                patch.setattr(bbcsr_matmat, "WALKED", 1 << 40)
+                stop(patch)
                 right = array(csr, gpu, of_values) @ put(x, gpu)
             A = array(csr, gpu, of_values)
             assert distinct.is_coded(A._tables.distinct) == (values != "plain")
@@ -169,12 +173,10 @@ def test_captured_and_on_streams(gpu, walking):
 
 def test_what_does_not_walk(gpu, walking, monkeypatch):
     """Other numbers of columns, other values, blocks, many columns far apart, and long rows."""
-    from cvrarray.gpu import bbcsr_matmat
-
-    monkeypatch.setattr(bbcsr_matmat, "WALKED_WIDE", 79_999)
+    monkeypatch.setattr(wide, "WALKED_WIDE", 79_999)
     csr = near_diagonal(40_000, np.float32)
-    x = zoo.float_vector(csr.shape[1] * 66, np.float32).reshape(-1, 66)
-    for k in (16, 33, 66):
+    x = zoo.float_vector(csr.shape[1] * 96, np.float32).reshape(-1, 96)
+    for k in (16, 33, 66, 96):
         assert_columns((array(csr, gpu) @ put(x[:, :k].copy(), gpu))[:, -2:], csr, x[:, k - 2 : k])
     integers = csr.copy()
     integers.data = zoo.vector(csr.nnz, np.int16)
@@ -191,8 +193,31 @@ def test_what_does_not_walk(gpu, walking, monkeypatch):
 
 
 def test_neighbouring_rows_walk(gpu, walked):
-    """By itself where rows and columns are many."""
-    csr = cvrarray.generate.poisson7(60, np.float32)
-    x = zoo.float_vector(csr.shape[1] * 64, np.float32).reshape(-1, 64)
-    assert_columns((array(csr, gpu) @ put(x, gpu))[:, :2], csr, x[:, :2])
-    assert [of[2:] for of in walked] == [(8, 2, 4, False)]
+    """By itself where rows are many: fewer do where a row of X is one tile or two."""
+    one, several = (8, 1, 8, False), (8, 2, 4, False)
+    for n, walks in ((60, {32: one, 64: several, 128: several, 256: several}), (33, {64: several, 128: several})):
+        csr = cvrarray.generate.poisson7(n, np.float32)
+        A, x = array(csr, gpu), zoo.float_vector(csr.shape[1] * 256, np.float32).reshape(-1, 256)
+        for k in (32, 64, 128, 256):
+            walked.clear()
+            assert_columns((A @ put(x[:, :k].copy(), gpu))[:, :2], csr, x[:, :2])
+            assert [of[2:] for of in walked] == ([walks[k]] if k in walks else []), (n, k)
+
+
+def test_where_rows_walk():
+    """By counts: rows, their mean and longest entries, padding, wide bins, and vectors of a row of X."""
+    rows = wide.Rows((200_000, 200_000), 1_400_000, 1_500_000.0, 7, True)
+    vectors = (4, 7.5, 8, 12, 16, 24, 32, 40, 48, 64, 128, 256)
+    assert [n for n in vectors if wide.may_walk(rows, n)] == [8, 16, 32, 48, 64, 128, 256]
+    for other in (
+        rows._replace(shape=(20_000, 200_000), nnz=140_000, slots=150_000.0),
+        rows._replace(nnz=390_000, slots=400_000.0),
+        rows._replace(longest=33),
+        rows._replace(slots=2_500_000.0),
+        rows._replace(shape=(200_000, 400_000), is_narrow=False),
+    ):
+        assert not any(wide.may_walk(other, n) for n in (8, 16, 32, 64)), other
+    assert wide.may_walk(rows._replace(is_narrow=False), 16)
+    few = rows._replace(shape=(40_000, 40_000), nnz=280_000, slots=280_000.0)
+    for of in (rows._replace(nnz=900_000, slots=900_000.0), few):
+        assert [wide.may_walk(of, n) for n in (8, 16, 32, 64)] == [False, True, True, False]

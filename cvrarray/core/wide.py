@@ -15,7 +15,13 @@ from .tables import WARP
 #: Megabytes that an H200's L2 cache holds beside what streams through it; of X, from which it does not hold all; of X, of which
 #: L1 caches hold half.
 IN_L2, MUCH_OF_X, IN_L1 = 40.0, 20.0, 2.0
-APART = 0.8  #: Sectors over nonzeros of bins whose rows read other lines of X each
+#: Sectors, and lines, over nonzeros of bins whose rows read parts of X that are far apart.
+APART = 0.8, 0.45
+#: Rows, and entries of an average one, from which thread blocks walk over neighbouring rows of single columns: by the vectors
+#: of 16 bytes that a row of X has, at least. The entries of the longest row, slots over nonzeros, and the columns where not all
+#: bins are narrow, at most.
+WALKED = {8: (100_000, 6), 16: (30_000, 2), 32: (30_000, 3), 64: (90_000, 6)}
+WALK_STEPS, WALK_PADDING, WALKED_WIDE = 32, 1.75, 300_000
 
 
 class Costs(NamedTuple):
@@ -54,6 +60,26 @@ COSTS = {
 }
 
 
+class Rows(NamedTuple):
+    """Of single columns."""
+
+    shape: tuple[int, int]  # of the matrix
+    nnz: int
+    slots: float  # padding counted
+    longest: int
+    is_narrow: bool  # whether all bins are
+
+
+def may_walk(rows: Rows, n_vectors: float) -> bool:
+    """Whether thread blocks walk over neighbouring rows in ``A @ X``, with so many vectors of 16 bytes in a row of X."""
+    if n_vectors < 8 or (n_vectors != 8 and n_vectors % 16):
+        return False
+    n_rows, mean = WALKED[max(least for least in WALKED if least <= n_vectors)]
+    if rows.shape[0] < n_rows or rows.nnz < mean * rows.shape[0] or rows.longest > WALK_STEPS:
+        return False
+    return rows.slots <= WALK_PADDING * rows.nnz and (rows.is_narrow or rows.shape[1] <= WALKED_WIDE)
+
+
 class Matrix(NamedTuple):
     """What is known of one in some format."""
 
@@ -75,9 +101,12 @@ class Matrix(NamedTuple):
     @property
     def slots(self) -> float:
         """The same with padding, or what else tables hold."""
-        size = max(1, self.block_size)
-        each = self.itemsize + (4 - 2 * self.stats.narrow_columns + (size > 1)) / size
-        return float(max(self.stored, self.n_bytes / each))
+        return max(self.stored, slots(self.stats, self.n_bytes, max(1, self.block_size)))
+
+
+def slots(stats: Any, n_bytes: int, block_size: int) -> float:
+    """That tables of so many bytes have, padding counted, where most blocks have holes."""
+    return float(n_bytes / (stats.dtype.itemsize + (4 - 2 * stats.narrow_columns + (block_size > 1)) / block_size))
 
 
 def microseconds(of: Matrix) -> float:
@@ -116,9 +145,9 @@ def kernel(of: Matrix) -> str:
 
 def _of_chunks(of: Matrix) -> str:
     line = of.columns * of.itemsize
-    if line >= 128 and of.stats.nnz >= 12 * of.stats.shape[0] and (line < 512 or of.stats.nnz < 1_500_000):
+    if line >= 128 and of.stats.nnz >= 12 * of.stats.shape[0] and (line <= 256 or of.stats.nnz < 1_000_000):
         return "cvr long rows"
-    return "cvr warps" if line >= 512 else "cvr"
+    return "cvr warps" if line > 256 else "cvr"
 
 
 def _of_single_columns(of: Matrix) -> str:
@@ -127,13 +156,12 @@ def _of_single_columns(of: Matrix) -> str:
     vectors, n_steps = of.columns * of.itemsize / 16, slots / (WARP * n_bins)
     is_late = stats.row_max * 16 * PROCESSORS * WARP > 2 * slots
     x = stats.shape[1] * of.columns * of.itemsize / 1e6
-    if vectors >= 16 and x >= IN_L2 and stats.shape[1] <= 1_200_000 and slots <= 2 * stats.nnz and stats.sectors >= APART:
-        if not is_late:
-            return "turns"
+    is_apart = stats.sectors >= APART[0] and stats.lines >= APART[1]
+    if vectors >= 16 and x >= IN_L2 and stats.shape[1] <= 1_200_000 and slots <= 2 * stats.nnz and is_apart and not is_late:
+        return "turns"
+    if may_walk(Rows(stats.shape, stats.nnz, slots, stats.row_max, stats.narrow_columns == 1), vectors):
+        return "walk"
     is_even = slots <= 1.25 * stats.nnz
-    if is_even and min(stats.shape) >= 150_000 and stats.row_max <= 32 and vectors in (8, 16, 32, 64):
-        if stats.narrow_columns == 1 or stats.shape[1] <= 300_000:
-            return "walk"
     if n_bins >= 12_000 and stats.row_max <= 8 and vectors <= 4 and of.itemsize + (2 if stats.narrow_columns == 1 else 6) <= 11:
         return "copies"
     most = 4 if not is_even else 8 if stats.row_max <= 8 or n_steps > 16 else 16

@@ -271,10 +271,9 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
     `x` and `y` are contiguous and `dtype`, the product's, as are the scalars.
     """
     t, size, n_bins = tables, tables.block_size, tables.col_base.size
-    if size == 1 and short_rows.suit(t):
-        even = short_rows.product(t, dtype, partial(slots_by_rows, t))
-        if even is not None:
-            return even
+    even = short_rows.product(t, dtype, partial(slots_by_rows, t)) if size == 1 else None
+    if even is not None:
+        return even
     bins, (sharers, in_flight, near) = as_struct(t), schedule(t, dtype.itemsize)
     n_threads = THREADS_NEAR if near else threads(sharers)
     n_kept = n_bins if in_flight else left_in_l2.kept_at_ends(t, n_bins)

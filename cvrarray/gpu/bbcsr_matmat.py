@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
+from ..core import wide
 from ..core.arrays import Run
 from ..core.tables import WARP, BBCSRTables, mask_dtype
 from . import distinct, transposed, uneven_rows
@@ -61,8 +62,12 @@ MANY_BINS, FEW_VECTORS, SHORT, MUCH_PADDING = 12_000, (16, 8, 4), 16, 1.25
 #: threads than these a multiprocessor: all are under way at once. The second number is for rows that are long and have no
 #: more lanes than a warp, where a lane has several vectors.
 ENOUGH_THREADS, LEAST_ENTRIES = (1024, 1900), 2
-#: Rows that are many, or at least not few, entries of one that is long, and bytes of a vector of X that is not narrow.
-MANY_ROWS, SOME_ROWS, LONG_ROWS, VECTOR_BYTES = 50_000, 12_000, 40, 16
+#: Rows that are many, quite a few, or at least not few, entries of one that is long, and bytes of a vector of X that is not
+#: narrow.
+MANY_ROWS, MORE_ROWS, SOME_ROWS, LONG_ROWS, VECTOR_BYTES = 50_000, 30_000, 12_000, 40, 16
+#: Of MORE_ROWS: entries of a row up to which four lanes share a row of X of up to 16 vectors, and from which all lanes of a
+#: warp share one of WIDE vectors or more. What is read of X at a time is the longer for it, and so is each row's part.
+FEW_ENTRIES, MANY_ENTRIES, WIDE = 6, 10, 64
 #: Narrow vectors of a row of X that one lane has, where rows have fewer entries than the first number, or the second or more
 #: and there are at most so many rows. So many of the vectors are under way, at least and at most.
 OF_ONE_LANE, ONE_LANE_ROWS, FEW_ROWS, ONE_LANE_LOADS = (3, 5), (12, 64), 8_000, (12, 20)
@@ -86,22 +91,21 @@ SHORT_VECTORS, SHORT_BYTES, ALL_COPYING_WARPS = 4, 11, 32
 #: at least so many lanes share a row of X. Each of them has two vectors from so many vectors a row on.
 STAGED_SIZES, STAGED_BYTES, STAGED_LANES, STAGED_TWO_VECTORS = (6, 7, 8), 8, 4, 16
 AHEAD = constant("bbcsr_matmat_staged.cu", "AHEAD")
-#: Single columns: with a copy engine thread blocks walk over neighbouring rows, which are WALKED at least, as columns are, of
-#: at most WALK_STEPS entries; where bins are wide, columns are WALKED_WIDE at most; X has one of these numbers of vectors a
-#: row. HELD bins are in shared memory, beside WALK_OWN bytes.
-WALKED, WALKED_WIDE, WALK_STEPS, WALKED_VECTORS = 150_000, 300_000, 32, (8, 16, 32, 64)
+#: Single columns: with a copy engine thread blocks walk over neighbouring rows, where :func:`cvrarray.core.wide.may_walk` says
+#: so. HELD bins are in shared memory, beside WALK_OWN bytes.
 WALK_THREADS, WALK_OWN, HELD = 1024, 4096, constant("bbcsr_matmat_walk.cu", "HELD")
-#: Lanes, vectors of each, steps under way and bins of a piece there: of X with WALKED_VECTORS[0] vectors, and with more.
+#: Lanes, vectors of each, steps under way and bins of a piece there: of X with so many vectors a row, and with twice as many
+#: or a multiple of that.
 WALK_LAYOUTS = (8, 1, 8, 16), (8, 2, 4, 4)
 #: Single columns: a row that has this many times the steps that a warp takes on average is too long for turns.
 LATE = 2
 #: Single columns: rows of at most so many entries are thin. Warps take bins in turns there, where there are so many, and for
 #: the first of these numbers of vectors a row of X MANY_BINS.
 THIN, THIN_BINS, THIN_VECTORS = 2, 5000, (*range(2, 9), 16)
-#: Single columns, where the rows of a bin read other lines of X each. Tiles have a line of each row of X if X has LARGE_X times
-#: the bytes of L2 or more, a tile LARGE_TILE times these or less, and A no more padding, and REUSE nonzeros a column, or
-#: the second number where rows of X are no whole number of lines.
-LARGE_X, LARGE_TILE, TURNS_PADDING, REUSE = 0.75, 3, 2, (2, 6)
+#: Single columns, where the rows of a bin read other parts of X each, of so many lines of one column. Tiles have a line of each
+#: row of X if X has LARGE_X times the bytes of L2 or more, a tile LARGE_TILE times these or less, and A no more padding, and
+#: REUSE nonzeros a column, or the second number where rows of X are no whole number of lines.
+FAR_APART, LARGE_X, LARGE_TILE, TURNS_PADDING, REUSE = 4, 0.75, 3, 2, (2, 6)
 
 
 def blocks_under_way(block_size: int, vectors: int) -> int:
@@ -178,6 +182,7 @@ MATMAT_ROWS = Kernel(
             ("int32", 4, 1, 1, 4, 8, False, True, "uint32"),
             ("int64", 8, vector_width(product), 4, 1, 8, False, True, "uint64"),
             ("int32", 16, vector_width(product), 3, 2, 8, True, False, "uint32"),
+            ("int32", WARP, vector_width(product), 2, 1, 8, False, False, "uint32"),
             ("int32", 1, 1, 5, 16, 12, False, False, "uint32"),
             ("int32", 1, vector_width(product), 3, 1, 12, False, False, "uint32"),
         )
@@ -429,7 +434,7 @@ def _kernel_of_short_rows(asked: Asked) -> MatrixKernel:
 def _walking_kernel(asked: Asked) -> MatrixKernel:
     """Where thread blocks walk over neighbouring rows."""
     t, lengths, dtype, k, width = asked
-    lanes, vectors, loads, bins_of_piece = WALK_LAYOUTS[k // width > WALKED_VECTORS[0]]
+    lanes, vectors, loads, bins_of_piece = WALK_LAYOUTS[k // width > WALK_LAYOUTS[0][0]]
     tiles = k // (lanes * width * vectors)
     walk = Walk(t.col_base.size, lengths.most * WARP * copied_bytes(t), tiles, bins_of_piece)
     function = allowed(MATMAT_WALK(asked.stored, dtype, lanes, vectors, loads, t.col_wide.size > 0), _room())
@@ -480,17 +485,15 @@ def _room() -> int:
 def walks(asked: Asked) -> bool:
     """Whether in ``A @ X`` thread blocks walk over neighbouring rows, so that these find rows of X in L1.
 
-    All bins are narrow, though A has many columns: so rows of a bin need rows of X near each other. Or columns are not very
-    many, so that X is in L2.
+    All bins are narrow: so rows of a bin need rows of X near each other. Or columns are not very many, so that X is in L2.
     """
     (t, lengths, dtype, k, width), stored = asked, asked.stored
     if dtype not in (np.float32, np.float64) or dtype != (stored.dtype if isinstance(stored, Coded) else stored):
         return False
-    if k // width not in WALKED_VECTORS or width != vector_width(dtype):
+    if t.block_size > 1 or width != vector_width(dtype) or k % width or is_thin(t):
         return False
-    if t.block_size > 1 or min(t.shape) < WALKED or (t.col_wide.size and t.shape[1] > WALKED_WIDE):
-        return False
-    if n_slots(t) > MUCH_PADDING * t.nnz or lengths.most > WALK_STEPS or is_thin(t):
+    rows = wide.Rows(t.shape, t.nnz, n_slots(t), lengths.most, is_narrow=not t.col_wide.size)
+    if not wide.may_walk(rows, k // width):
         return False
     return HELD * lengths.most * WARP * copied_bytes(t) <= _room() and can_be_copied(t)
 
@@ -509,7 +512,7 @@ def takes_lines(asked: Asked) -> bool:
     l2 = attribute("L2CacheSize")
     if t.shape[1] * k * dtype.itemsize < LARGE_X * l2 or t.shape[1] * LINE > LARGE_TILE * l2:
         return False
-    return n_slots(t) <= TURNS_PADDING * t.nnz and not is_late(t, lengths) and reads_apart(t, dtype.itemsize, LINE)
+    return n_slots(t) <= TURNS_PADDING * t.nnz and not is_late(t, lengths) and reads_apart(t, dtype.itemsize, FAR_APART * LINE)
 
 
 def is_thin(t: BBCSRTables) -> bool:
@@ -567,17 +570,25 @@ def rows_layout(n_rows: int, mean: int, n_vectors: int, vector_bytes: int, of_on
     anywhere in a cache line.
     """
     is_narrow, is_many, is_long = vector_bytes < VECTOR_BYTES, n_rows >= MANY_ROWS, mean >= LONG_ROWS
+    are_more = n_rows >= MORE_ROWS
+    is_short = are_more and mean < FEW_ENTRIES
     most = 1
     if of_one:
         lanes, most = 1, n_vectors
-    elif n_vectors < 8 or (n_vectors == 8 and not is_many):
+    elif n_vectors < 8 or (n_vectors == 8 and not (is_many or is_short)):
         lanes = 1 << (n_vectors - 1).bit_length()
-    elif n_vectors % 32 == 0 and (is_many or n_rows >= SOME_ROWS):
-        lanes, most = 8, 4 if is_many else 2
+    elif n_vectors in (8, 16) and is_short:
+        lanes, most = 4, n_vectors // 4
+    elif n_vectors % 32 == 0 and are_more and not is_many and mean >= MANY_ENTRIES:
+        lanes, most = WARP if n_vectors >= WIDE else 16, 2
+    elif n_vectors % 32 == 0 and are_more:
+        lanes, most = 16 if n_vectors >= WIDE else 8, 4
+    elif n_vectors % 32 == 0 and n_rows >= SOME_ROWS:
+        lanes, most = 8, 2
     elif n_vectors % 32 == 0:
         lanes, most = (16, 2) if n_vectors == 32 or is_long else (32, 2)
     else:
-        lanes, most = 4 if n_vectors <= 12 else 8, 5 if is_narrow or is_many else 3
+        lanes, most = 4 if n_vectors <= 12 else 8, 5 if is_narrow or is_many else 4 if are_more and n_vectors > 32 else 3
         while lanes < WARP and lanes * most < n_vectors:
             lanes *= 2
     tiles = -(-n_vectors // (lanes * most))

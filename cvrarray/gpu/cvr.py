@@ -308,7 +308,7 @@ def _product_by_rows(t: CVRTables, dtype: np.dtype) -> Run | None:
     if not row_lanes.suits(t):
         return None
     by_rows = cache(partial(slots_by_rows, t))
-    even = short_rows.product(t, dtype, by_rows) if short_rows.suit(t) else None
+    even = short_rows.product(t, dtype, by_rows)
     if even is not None:
         return even
     slots = row_lanes.slots(t, dtype, partial(short_rows.longest, t, by_rows))

@@ -43,11 +43,6 @@ FILL = Kernel("short_rows", "short_rows_fill", [("int32",), ("int64",)])
 _LONGEST = Remembered()
 
 
-def suit(t: BBCSRTables | CVRTables) -> bool:
-    """Whether all rows may have as many slots as the longest one, as far as the average row tells."""
-    return short_rows.may_suit(t.shape[0], t.nnz)
-
-
 class Layout:
     """Which slot of the format's each one has its value from, and its column: 8 bytes a slot, or 12."""
 
@@ -75,9 +70,11 @@ def longest(t: BBCSRTables | CVRTables, nonzeros: Callable[[], CSR]) -> int:
 
 
 def product(t: BBCSRTables | CVRTables, dtype: np.dtype, nonzeros: Callable[[], CSR]) -> Run | None:
-    """``run(x, y, alpha, beta)``, as that of the format's module, for rows that :func:`suit`; ``nonzeros()`` is the CSR of the
-    slots' numbers, from 1. None where the longest row would leave too many slots of others empty.
+    """``run(x, y, alpha, beta)``, as that of the format's module; ``nonzeros()`` is the CSR of the slots' numbers, from 1. None
+    where rows are long, or many, or the longest one would leave too many slots of others empty.
     """
+    if not short_rows.may_suit(t.shape[0], t.nnz):
+        return None
     nonzeros = cache(nonzeros)
     width = longest(t, nonzeros)
     if not short_rows.suit(t.shape[0], t.nnz, width):
