@@ -204,6 +204,15 @@ def test_neighbouring_rows_walk(gpu, walked):
             assert [of[2:] for of in walked] == ([walks[k]] if k in walks else []), (n, k)
 
 
+def test_pieces_are_even(gpu, monkeypatch):
+    """Of few bins pieces are such that the last round of them is not for a few multiprocessors alone."""
+    from cvrarray.gpu import bbcsr_matmat
+
+    monkeypatch.setattr(bbcsr_matmat, "processors", lambda: 132)
+    for n_bins, own, size in ((4427, 16, 12), (4427, 4, 5), (3988, 16, 16), (1340, 4, 4), (100_000, 16, 16), (1, 16, 8)):
+        assert bbcsr_matmat.even_pieces(n_bins, own) == size, n_bins
+
+
 def test_where_rows_walk():
     """By counts: rows, their mean and longest entries, padding, wide bins, and vectors of a row of X."""
     rows = wide.Rows((200_000, 200_000), 1_400_000, 1_500_000.0, 7, True)

@@ -15,8 +15,8 @@ from .tables import WARP
 #: Megabytes that an H200's L2 cache holds beside what streams through it; of X, from which it does not hold all; of X, of which
 #: L1 caches hold half.
 IN_L2, MUCH_OF_X, IN_L1 = 40.0, 20.0, 2.0
-#: Sectors, and lines, over nonzeros of bins whose rows read parts of X that are far apart.
-APART = 0.8, 0.45
+#: Lines of LINE columns that a bin needs, over those that it would need if columns were anywhere: from then on they are.
+APART, LINE = 0.8, 64
 #: Rows, and entries of an average one, from which thread blocks walk over neighbouring rows of single columns: by the vectors
 #: of 16 bytes that a row of X has, at least. The entries of the longest row, slots over nonzeros, and the columns where not all
 #: bins are narrow, at most.
@@ -43,20 +43,30 @@ class Costs(NamedTuple):
     holes: float = 0.0  # a megabyte of rows of X, one for each entry of blocks with holes
 
 
-#: By the kernel that multiplies: CVR's three; those of BBCSR with single columns, and with larger blocks.
+#: Entries of an average row from which rows of a bin share no rows of X: each is elsewhere in its row at a time.
+ALONE = 400
+
+#: Columns up to which kernels have constants of their own where a row of X is no whole number of 16 bytes, so that a load has
+#: fewer.
+NARROW = 11
+
+#: By the kernel that multiplies: CVR's three; those of BBCSR with single columns, and with larger blocks; all where X is narrow.
 COSTS = {
-    "cvr": Costs(5.69, 0.038, 0.36, 0.101, 0.058, 4.97, 0.047, 0.315, 0, 0.12, 0.017, 0.166),
-    "cvr long rows": Costs(5.8, 0.033, 0.34, 0.246, 0.253, 0.562, 0.044, 0, 0.035, 0.068, 0.076, 0.262),
-    "cvr warps": Costs(3.6, 0.0053, 0.163, 0.102, 0, 0, 0.051, 0.556, 0.011, 0.113, 0, 0.255),
-    "rows": Costs(2.46, 0.139, 0.925, 0.16, 0.029, 3.22, 0.033, 0.512, 0.029, 0.092, 0.094, 0.113),
+    "cvr": Costs(4.42, 0.0491, 0.295, 0.0626, 0, 2.22, 0.053, 0.463, 0.0432, 0.0717, 0.0331, 0.168),
+    "cvr long rows": Costs(5.3, 0.0659, 0.229, 0.293, 0.229, 1.8, 0.0445, 0, 0.0395, 0.0331, 0.0766, 0.219),
+    "cvr warps": Costs(5.42, 0.0954, 0.449, 0, 0.0742, 5.32, 0.0536, 0.116, 0.0177, 0.107, 0.0476, 0.149),
+    "rows": Costs(2.98, 0.0794, 0.455, 0.322, 0.0185, 1.7, 0.0394, 0.32, 0.0427, 0.0756, 0.126, 0.0637),
     "rows cut": Costs(3.67, 0.072, 0, 0.331, 0.015, 5.54, 0.066, 0.206, 0.018, 0.113, 0.067, 0.012),
     "turns": Costs(0.717, 0, 0, 0.243, 0.084, 3.09, 0.026, 0.143, 0.045, 0.053, 0.247, 0),
-    "walk": Costs(0, 2.04, 0, 0.277, 0.085, 0, 0.028, 0, 0.068, 0.041, 0.091, 0.075),
+    "walk": Costs(5.22, 0.498, 0.605, 0.262, 0.0263, 3.18, 0.0356, 0, 0.0455, 0.0473, 0.125, 0.067),
     "copies": Costs(4.04, 0, 0, 0.117, 0, 3.63, 0, 0.406, 0, 0.088, 0.331, 0),
     "blocks": Costs(3.29, 0.127, 0.883, 0.136, 0.029, 2.13, 0.046, 0.272, 0.09, 0, 0.092, 0.107, 0.191, 0.0033),
     "uneven blocks": Costs(3.97, 0.013, 0.422, 0.176, 0, 0, 0.053, 0.533, 0.168, 0.446, 0, 0.174, 0.33, 0.0051),
     "blocks in turns": Costs(3.22, 0, 1.69, 0.197, 0, 1.83, 0.052, 0.692, 0, 0, 0.208, 0, 0, 0.055),
     "blocks staged": Costs(4.27, 0.0066, 1.67, 0.107, 0.026, 9.04, 0.067, 0.168, 0.074, 0.0029, 0.122, 0.1, 0.249),
+    "narrow cvr": Costs(5.9, 0.0257, 0.448, 0.682, 0.392, 4.84, 0, 0, 0, 0.133, 0.0441, 0.202),
+    "narrow rows": Costs(3.96, 0.0601, 0.174, 0.261, 0.0781, 5.67, 0.0324, 0.438, 0.09, 0.0937, 0.196, 0.0436),
+    "narrow blocks": Costs(5.35, 0.0221, 0.142, 0.388, 0.0377, 1.89, 0.189, 0.128, 0, 1.4, 0.0538, 0, 0.0311, 0.00504),
 }
 
 
@@ -118,8 +128,9 @@ def microseconds(of: Matrix) -> float:
     rows = stored / size * row
     mean = max(1.0, stats.nnz / max(1, n_rows - stats.empty_rows))
     entries = min(of.n_bytes, stored * (of.itemsize + (4 - 2 * stats.narrow_columns) / size)) / 1e6
-    apart = min(1.0, stats.sectors * size) * x / (x + IN_L1)
-    beyond = min(1.0, stats.lines * size) * max(0.0, 1 - MUCH_OF_X / max(MUCH_OF_X, x))
+    sectors, lines = (1.0, 1.0) if mean >= ALONE else (stats.sectors, stats.lines)
+    apart = min(1.0, sectors * size) * x / (x + IN_L1)
+    beyond = min(1.0, lines * size) * max(0.0, 1 - MUCH_OF_X / max(MUCH_OF_X, x))
     return float(
         costs.own_us
         + costs.longest * math.sqrt(stats.row_max)
@@ -138,8 +149,10 @@ def microseconds(of: Matrix) -> float:
 
 def kernel(of: Matrix) -> str:
     """The one that multiplies, where X is in C order and begins at a multiple of 16 bytes: as :mod:`cvrarray.gpu.bbcsr_matmat`
-    and :mod:`cvrarray.gpu.cvr_matmat` choose, as far as statistics tell.
+    and :mod:`cvrarray.gpu.cvr_matmat` choose, as far as statistics tell. Those of a narrow X have one name a format.
     """
+    if of.columns <= NARROW and of.columns * of.itemsize % 16:
+        return "narrow cvr" if not of.block_size else "narrow rows" if of.block_size == 1 else "narrow blocks"
     return _of_chunks(of) if not of.block_size else _of_single_columns(of) if of.block_size == 1 else _of_blocks(of)
 
 
@@ -156,9 +169,12 @@ def _of_single_columns(of: Matrix) -> str:
     vectors, n_steps = of.columns * of.itemsize / 16, slots / (WARP * n_bins)
     is_late = stats.row_max * 16 * PROCESSORS * WARP > 2 * slots
     x = stats.shape[1] * of.columns * of.itemsize / 1e6
-    is_apart = stats.sectors >= APART[0] and stats.lines >= APART[1]
-    if vectors >= 16 and x >= IN_L2 and stats.shape[1] <= 1_200_000 and slots <= 2 * stats.nnz and is_apart and not is_late:
-        return "turns"
+    entries, n_lines = WARP * max(1.0, stats.nnz / stats.shape[0]), stats.shape[1] / LINE
+    is_apart = stats.lines >= APART * n_lines / entries * -math.expm1(-entries / n_lines)
+    is_reused = stats.nnz >= (12 if vectors % 8 else 2) * stats.shape[1]
+    if vectors >= 16 and x >= IN_L2 and stats.shape[1] <= 1_200_000 and slots <= 2 * stats.nnz and is_apart and is_reused:
+        if not is_late:
+            return "turns"
     if may_walk(Rows(stats.shape, stats.nnz, slots, stats.row_max, stats.narrow_columns == 1), vectors):
         return "walk"
     is_even = slots <= 1.25 * stats.nnz

@@ -97,6 +97,7 @@ WALK_THREADS, WALK_OWN, HELD = 1024, 4096, constant("bbcsr_matmat_walk.cu", "HEL
 #: Lanes, vectors of each, steps under way and bins of a piece there: of X with so many vectors a row, and with twice as many
 #: or a multiple of that.
 WALK_LAYOUTS = (8, 1, 8, 16), (8, 2, 4, 4)
+EACH_BIN = 0.01  #: Of the time, that a piece of another number of bins has to save for each bin of the difference.
 #: Single columns: a row that has this many times the steps that a warp takes on average is too long for turns.
 LATE = 2
 #: Single columns: rows of at most so many entries are thin. Warps take bins in turns there, where there are so many, and for
@@ -105,7 +106,7 @@ THIN, THIN_BINS, THIN_VECTORS = 2, 5000, (*range(2, 9), 16)
 #: Single columns, where the rows of a bin read other parts of X each, of so many lines of one column. Tiles have a line of each
 #: row of X if X has LARGE_X times the bytes of L2 or more, a tile LARGE_TILE times these or less, and A no more padding, and
 #: REUSE nonzeros a column, or the second number where rows of X are no whole number of lines.
-FAR_APART, LARGE_X, LARGE_TILE, TURNS_PADDING, REUSE = 4, 0.75, 3, 2, (2, 6)
+FAR_APART, LARGE_X, LARGE_TILE, TURNS_PADDING, REUSE = 4, 0.75, 3, 2, (2, 12)
 
 
 def blocks_under_way(block_size: int, vectors: int) -> int:
@@ -435,11 +436,23 @@ def _walking_kernel(asked: Asked) -> MatrixKernel:
     """Where thread blocks walk over neighbouring rows."""
     t, lengths, dtype, k, width = asked
     lanes, vectors, loads, bins_of_piece = WALK_LAYOUTS[k // width > WALK_LAYOUTS[0][0]]
-    tiles = k // (lanes * width * vectors)
-    walk = Walk(t.col_base.size, lengths.most * WARP * copied_bytes(t), tiles, bins_of_piece)
+    n_bins, tiles = t.col_base.size, k // (lanes * width * vectors)
+    if tiles == 1:  # else thread blocks of the next tile come where one has ended
+        bins_of_piece = even_pieces(n_bins, bins_of_piece)
+    walk = Walk(n_bins, lengths.most * WARP * copied_bytes(t), tiles, bins_of_piece)
     function = allowed(MATMAT_WALK(asked.stored, dtype, lanes, vectors, loads, t.col_wide.size > 0), _room())
     n_blocks = min(walk.n_pieces, processors())
     return MatrixKernel(function, matrix_grid(n_blocks, tiles), walk, threads=WALK_THREADS)
+
+
+def even_pieces(n_bins: int, bins_of_piece: int) -> int:
+    """Bins of a piece, about `bins_of_piece`, with which no multiprocessor waits long for one that has a piece more."""
+
+    def time(size: int) -> float:
+        bins_of_most = size * -(-n_bins // (size * processors()))
+        return bins_of_most * (1 + EACH_BIN * abs(size - bins_of_piece))
+
+    return min(range(max(4, bins_of_piece // 2), max(8, bins_of_piece) + 1), key=time)
 
 
 def _pieces(asked: Asked, rows: int, lanes: float, tiles: int, sums: tuple[int, int]) -> Pieces:
