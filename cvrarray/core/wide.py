@@ -50,7 +50,7 @@ ALONE = 400
 #: fewer.
 NARROW = 11
 
-#: By the kernel that multiplies: CVR's three; those of BBCSR with single columns, and with larger blocks; all where X is narrow.
+#: By the kernel that multiplies: CVR's three; those of BBCSR with single columns, and with larger blocks; where X is narrow.
 COSTS = {
     "cvr": Costs(4.42, 0.0491, 0.295, 0.0626, 0, 2.22, 0.053, 0.463, 0.0432, 0.0717, 0.0331, 0.168),
     "cvr long rows": Costs(5.3, 0.0659, 0.229, 0.293, 0.229, 1.8, 0.0445, 0, 0.0395, 0.0331, 0.0766, 0.219),
