@@ -10,7 +10,7 @@ from checks import assert_same_tables
 
 import cvrarray
 from cvrarray.choice import model
-from cvrarray.core import lanes, sharing, short_rows, wide
+from cvrarray.core import lanes, sharing, short_rows
 from cvrarray.core.tables import NOTHING, Seen
 from cvrarray.cpu import statistics
 from cvrarray.input import coercion
@@ -88,30 +88,6 @@ def test_what_costs_a_product_on_a_gpu(nnz, n_rows):
     assert slower(row_max=100 * mean) == {"bbcsr1", "bbcsr3"} | (set() if is_long else {"cvr"})
     assert slower(block_fill={1: 1.0, 3: 1.1}) == {"bbcsr3"}
     assert slower(empty_rows=1) >= (set() if is_long else {"cvr"}) - alike
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_which_kernel_multiplies_by_columns(dtype):
-    """Of even rows near the diagonal, and of rows whose columns are anywhere: by the vectors of a row of X, 16 bytes each."""
-    of, n = np.dtype(dtype), 200_000
-    near = model.Statistics(
-        (n, n), 8 * n, of, 0, 8, 8.0, 8.0, 8, 0, {1: 1.0}, {}, True, sectors=0.1, lines=0.02, narrow_columns=1.0
-    )  # fmt: skip
-    apart = near._replace(sectors=0.99, lines=0.96, narrow_columns=0.0)
-
-    def kernels(stats, block_size, vectors):
-        n_bytes = stats.nnz * (of.itemsize + (4 - 2 * stats.narrow_columns) * (block_size > 0))
-        columns = (int(number * 16 / of.itemsize) for number in vectors)
-        return [wide.kernel(wide.Matrix(stats, int(n_bytes), block_size, k)) for k in columns]
-
-    assert kernels(near, 1, (8, 16, 24, 32, 64)) == ["walk", "walk", "rows", "walk", "walk"]
-    assert kernels(apart, 1, (16, 17, 64)) == ["turns", "rows", "turns"]  # 17: no whole lines, which few products make up for
-    assert kernels(near, 0, (4, 16, 17, 32)) == ["cvr", "cvr", "cvr warps", "cvr warps"]
-    assert kernels(near._replace(nnz=20 * n), 0, (8, 16, 17)) == ["cvr long rows", "cvr long rows", "cvr warps"]
-    assert kernels(near._replace(nnz=900_000, shape=(40_000, n)), 0, (17, 64)) == ["cvr long rows"] * 2
-    for columns in (3, 5, 7, 9, 11):
-        names = [wide.kernel(wide.Matrix(near, near.nnz * of.itemsize, size, columns)) for size in (0, 1, 2)]
-        assert names == ["narrow cvr", "narrow rows", "narrow blocks"]
 
 
 def test_what_l1_holds_of_x_is_read_from_l2_once():

@@ -27,6 +27,9 @@ KERNELS = {
     "uneven blocks": (3, 16, "float32", {"row_max": 900}),
     "blocks in turns": (3, 4, "float32", {}),
     "blocks staged": (6, 16, "float64", {}),
+    "narrow cvr": (0, 5, "float32", {}),
+    "narrow rows": (1, 11, "float64", {}),
+    "narrow blocks": (3, 6, "float32", {}),
 }
 
 
@@ -43,6 +46,34 @@ def matrix(size: int, columns: int, dtype: str, others: dict) -> wide.Matrix:
 @pytest.mark.parametrize("name", KERNELS)
 def test_counts_and_sizes_tell_the_kernel(name):
     assert wide.kernel(matrix(*KERNELS[name])) == name
+
+
+def test_a_kernel_by_vectors_of_a_row_of_x():
+    """Of 16 bytes: walks, lines of X that is far apart, and a warp for each row of X."""
+
+    def kernels(vectors, size, **others):
+        return [wide.kernel(matrix(size, 4 * n, "float32", others)) for n in vectors]
+
+    assert kernels((8, 16, 24, 32, 64), 1) == ["walk", "walk", "rows", "walk", "walk"]
+    few = {"shape": (40_000, 40_000), "nnz": 280_000}
+    assert kernels((8, 16, 32, 64), 1, **few) == ["rows", "walk", "walk", "rows"]
+    apart = {"lines": 0.99, "narrow_columns": 0.0}
+    assert kernels((16, 17, 64), 1, **apart) == ["turns", "rows", "turns"]  # 17: no whole lines, which few entries do not pay
+    assert kernels((16, 17), 1, nnz=15_000_000, row_max=15, **apart) == ["turns", "turns"]
+    assert kernels((16, 17, 32), 0) == ["cvr", "cvr warps", "cvr warps"]
+    assert kernels((16, 17), 0, nnz=20_000_000) == ["cvr long rows", "cvr warps"]
+    assert kernels((16, 17, 64), 0, shape=(30_000, 30_000), nnz=900_000) == ["cvr long rows"] * 3
+
+
+def test_rows_that_read_nothing_together():
+    """In long rows each row of a bin is elsewhere: as if columns were anywhere."""
+    near, apart = ({"shape": (2_000, 1_000_000), "row_max": 6_000, "sectors": s, "lines": s} for s in (0.1, 1.0))
+    long, short = {"nnz": 2_000_000}, {"nnz": 700_000}
+    for size, columns in ((1, 64), (0, 128)):
+        time = [[wide.microseconds(matrix(size, columns, "float32", of | rows)) for of in (near, apart)] for rows in (long, short)]
+        sectors = wide.COSTS[wide.kernel(matrix(size, columns, "float32", near | long))].sectors * 0.9 * 2
+        assert time[0][1] - time[0][0] == pytest.approx(sectors)
+        assert time[1][1] > 1.1 * time[1][0]
 
 
 def test_every_kernel_has_constants():
