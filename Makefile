@@ -13,7 +13,8 @@
 #                                 (BENCH_ARGS="--only rmat,fem* --dtype float32" measures less, "--within 120" for so many seconds)
 # make bench-unseen               the same on matrices that nothing was fitted to; writes docs/benchmarks/gpu-unseen.*
 # make bench-columns              the same of A @ X with 1 to 256 columns; writes docs/benchmarks/gpu-columns.*
-#                                 (BENCH_ARGS=--transposed: of A.T @ X; writes docs/benchmarks/gpu-columns-transposed.*)
+#                                 (BENCH_ARGS=--transposed: of A.T @ X; writes docs/benchmarks/gpu-columns-transposed.*;
+#                                 BENCH_ARGS='--families 1000': with matrices that nothing was fitted to; gpu-columns-unseen.*)
 # make record-gpu WITHIN=1800     all of these and bench-solve, within so many seconds, on an idle machine with a GPU; and what
 #                                 the docs take from them
 # make bench-ops                  sums, slices, files, A.T @ x ... beside SciPy on a CPU, with one thread and all; writes

@@ -189,6 +189,17 @@ def test_transposed_page_is_another(report, tmp_path):
     assert "](gpu-columns-transposed.float32.svg)" in page
 
 
+def test_unseen_page_is_another(report, tmp_path):
+    for seeds, fitted in (("1000", False), ("3,1000", True)):
+        columns_page.write(report | {"families": seeds}, tmp_path)
+        page = (tmp_path / "gpu-columns-unseen.md").read_text()
+        assert page.startswith("# Products with a matrix that nothing was fitted to on a GPU")
+        assert f"`make bench-columns BENCH_ARGS='--families {seeds}'`" in page
+        assert f"drawn with the seed {seeds}: one of each family" in page
+        assert ("they may have been fitted to these too" in page) == fitted
+        assert "](gpu-columns-unseen.float32.svg)" in page
+
+
 # --- on a GPU ---
 
 
@@ -198,6 +209,10 @@ def test_run_on_the_gpu(gpu, tmp_path):
     report = json.loads((tmp_path / "gpu-columns.json").read_text())
     assert len(report["results"]) == 8
     assert all(case["ours"]["error_over_bound"] <= 1 for case in report["results"])
+    argv = ["--families", "1000", "--only", "road.1000", "--columns", "8", "--peers", "csr alg3", "--device", gpu]
+    assert gpu_columns.main([*argv, "--repeats", "3", "--report", str(tmp_path)]) == 0
+    report = json.loads((tmp_path / "gpu-columns-unseen.json").read_text())
+    assert [case["matrix"] for case in report["results"]] == ["road.1000"] * 2
 
 
 def test_what_bounds_products_with_columns(tmp_path, monkeypatch, capsys):

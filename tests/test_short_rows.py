@@ -113,9 +113,9 @@ def test_layout(build, gpu):
 @pytest.mark.parametrize("name", zoo.ZOO)
 def test_bins_and_lanes_multiply_too(name, monkeypatch, gpu):
     """What larger arrays do."""
-    from cvrarray.gpu import short_rows
+    from cvrarray.core import short_rows
 
-    monkeypatch.setattr(short_rows, "suit", lambda tables: False)
+    monkeypatch.setattr(short_rows, "may_suit", lambda *of: False)
     csr = zoo.floats(name, np.float32)
     x = zoo.float_vector(csr.shape[1], np.float32)
     for A in (CVRArray(csr, device=gpu), BBCSRArray(csr, block_size=1, device=gpu)):

@@ -1,8 +1,9 @@
-"""The page, the plots and the raw figures of a run of :mod:`.gpu_columns`: ``gpu-columns.md``, ``.json``, ``.*.svg``."""
+"""The page, the plots and the raw figures of a run of :mod:`.gpu_columns`: ``gpu-columns*.md``, ``.json``, ``.*.svg``."""
 
 from __future__ import annotations
 
 import math
+import shlex
 import statistics
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +14,7 @@ from cvrarray.cli import bench
 from cvrarray.cli.table import significant
 from cvrarray.drawing import Drawing
 
-from . import pages
+from . import families, pages
 from .pages import geometric_mean, markdown
 
 #: Numbers of columns whose speed is summed up, by what tables call them.
@@ -54,7 +55,8 @@ def is_plain(case: dict[str, Any]) -> bool:
 
 def name(report: dict[str, Any]) -> str:
     """What the report's files are called."""
-    return "gpu-columns-transposed" if report.get("transposed") else "gpu-columns"
+    ends = ("-unseen" if report.get("families") else "", "-transposed" if report.get("transposed") else "")
+    return "gpu-columns" + "".join(ends)
 
 
 def summary(report: dict[str, Any]) -> list[dict[str, Any]]:
@@ -159,17 +161,21 @@ def calls_table(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 def page(report: dict[str, Any]) -> str:
     """The report as a page of Markdown that shows the plots beside it."""
-    of, how, option = "Products with a matrix", "Ours is `asarray(A, columns=k) @ X`.", ""
+    of, how, options, about = "Products with a matrix", "Ours is `asarray(A, columns=k) @ X`.", [], ""
+    if report.get("families"):
+        of, about = f"{of} that nothing was fitted to", f" {families.about(report['families'])}"
+        options.append(f"--families {report['families']}")
     if report.get("transposed"):
-        of, option = "Transposed products with a matrix", " BENCH_ARGS=--transposed"
+        of = f"Transposed {of[0].lower()}{of[1:]}"
+        options.append("--transposed")
         how = (
             "Ours is `A.T @ X` as it is in a loop, by tables of the transpose that `A` keeps; `A` is `asarray(S, columns=k)`. "
             "Peers multiply by an explicit `S.T`."
         )
-    dtypes = _each(report["results"], "dtype")
+    dtypes, option = _each(report["results"], "dtype"), f" BENCH_ARGS={shlex.quote(' '.join(options))}" if options else ""
     parts = [
         f"# {of} on a GPU, beside cuSPARSE, CuPy and PyTorch",
-        f"Written by `make bench-columns{option}`; all figures are in `{name(report)}.json` beside this page.",
+        f"Written by `make bench-columns{option}`; all figures are in `{name(report)}.json` beside this page.{about}",
         pages.machine(report),
         f"**Method.** {how} X has k columns, in C order; with k = 1 it is a vector. Medians of {report['repeats']} CUDA-event "
         "times, all contenders taking turns in one loop. Peers' tables, descriptors and workspaces are made before, and not "

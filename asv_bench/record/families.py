@@ -33,6 +33,18 @@ def drawn(seed: int) -> list[str]:
     return [f"{family}.{seed}" for family in FAMILIES]
 
 
+def about(seeds: str) -> str:
+    """Sentences for a page on matrices that were drawn with these seeds, separated by commas."""
+    text = (
+        f"The matrices are those of `asv_bench/record/families.py` that are drawn with the seed {seeds}: one of each family, "
+        "with random values. The constants by which `asarray` chooses, and those of kernels, were fitted to other seeds and "
+        "other matrices when this was measured."
+    )
+    if any(int(seed) < UNSEEN for seed in seeds.split(",")):
+        text += " Since then they may have been fitted to these too."
+    return text
+
+
 def build(name: str) -> CSRMatrix:
     """The matrix called `name`, a family and a seed, the same in every run."""
     family, seed = name.split(".")

@@ -3,9 +3,10 @@
     python -m asv_bench.record.gpu_columns [--only NAME,...] [--columns 1,4,16,64,256] [--within SECONDS]
 
 ``make bench-columns`` runs it and writes docs/benchmarks/gpu-columns.*. By default it measures MATRICES, those of files
-where CVRARRAY_MATRICES names a folder that has them. X is in C order, and ours is ``asarray(A, columns=k)``. All are
-checked in the first and last column and then timed in turn; a peer that takes HOPELESS times what ours takes is not.
-Peers in Fortran order have X copied before; ours is timed with such an X too, and without the hint ``columns=k``.
+where CVRARRAY_MATRICES names a folder that has them; with ``--families``, what these seeds draw. X is in C order, and ours
+is ``asarray(A, columns=k)``. All are checked in the first and last column and then timed in turn; a peer that takes HOPELESS
+times what ours takes is not. Peers in Fortran order have X copied before; ours is timed with such an X too, and without the
+hint ``columns=k``.
 """
 
 from __future__ import annotations

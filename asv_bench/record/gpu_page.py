@@ -115,13 +115,7 @@ def page(report: dict[str, Any], plots: list[str]) -> str:
     title, command, about = "Products on a GPU, beside cuSPARSE, CuPy and PyTorch", "bench-gpu", ""
     if report.get("families"):
         title, command = "Products with matrices that nothing was fitted to", "bench-unseen"
-        about = (
-            f" The matrices are those of `asv_bench/record/families.py` that are drawn with the seed {report['families']}: one "
-            "of each family, with random values. The constants by which `asarray` chooses, and those of kernels, were fitted "
-            "to other seeds and other matrices when this was measured."
-        )
-        if any(int(seed) < families.UNSEEN for seed in report["families"].split(",")):
-            about += " Since then they may have been fitted to these too."
+        about = f" {families.about(report['families'])}"
     parts = [
         f"# {title}",
         f"Written by `make {command}`; all figures are in `{name(report)}.json` beside this page.{about}",
