@@ -204,7 +204,7 @@ class RecordedGPU:
 
 
 class RecordedColumns:
-    """A report of ``asv_bench.record.gpu_columns``, ``gpu-columns.json``; `path` is relative to this file."""
+    """A report of ``asv_bench.record.gpu_columns``, ``gpu-columns*.json``; `path` is relative to this file."""
 
     def __init__(self, path: str | Path):
         self.data: dict[str, Any] = json.loads((Path(__file__).parent / path).read_text())
@@ -213,7 +213,8 @@ class RecordedColumns:
     def machine(self) -> str:
         """What it was measured on, and with what."""
         matrices = {case["matrix"] for case in self.plain["results"]}
-        return f"{_machine(self.data)} {len(matrices)} matrices with plain values, scale {self.data['scale']}."
+        scale = "" if self.data.get("families") else f", scale {self.data['scale']}"
+        return f"{_machine(self.data)} {len(matrices)} matrices with plain values{scale}."
 
     def summary(self) -> str:
         """Geometric means and the least speed over the best peer, by dtype and range of columns."""
@@ -321,7 +322,7 @@ def front() -> dict[str, Drawing]:
 def readme() -> str:
     """The part of README that the records write: a table beside CuPy, and what all matrices come to."""
     gpu, unseen = RecordedGPU("benchmarks/gpu.json"), RecordedGPU("benchmarks/gpu-unseen.json")
-    columns = RecordedColumns("benchmarks/gpu-columns.json")
+    columns, of_unseen = (RecordedColumns(f"benchmarks/gpu-columns{end}.json") for end in ("", "-unseen"))
     of_dtype: dict[str, dict[str, Any]] = {}
     for case in gpu.data["results"]:
         of_dtype.setdefault(case["dtype"], {})[case["matrix"]] = case
@@ -348,6 +349,10 @@ def readme() -> str:
         "[`A @ x`, warm](docs/benchmarks/gpu-columns.md)": [columns.of(dtype, 1, 1) for dtype in of_dtype],
         "`A @ X`, 2 to 32 columns": [columns.of(dtype, 2, 32) for dtype in of_dtype],
         "`A @ X`, 64 to 256 columns": [columns.of(dtype, 64, 256) for dtype in of_dtype],
+        "[`A @ X`, unseen matrices](docs/benchmarks/gpu-columns-unseen.md), 4 and 16": [
+            of_unseen.of(dtype, 2, 32) for dtype in of_dtype
+        ],
+        "`A @ X`, unseen matrices, 64 and 256": [of_unseen.of(dtype, 64, 256) for dtype in of_dtype],
     }
     lines = [[what, *(cell for times in of_what for cell in _told(times))] for what, of_what in speeds.items()]
     header = ["", *(cell for dtype in of_dtype for cell in (f"{dtype}: mean", "least", "slower"))]
@@ -364,7 +369,7 @@ def readme() -> str:
         f"**All matrices on the GPU.** For each matrix we compare with the fastest of {peers}, CuPy and PyTorch: the geometric "
         "mean of the speedups, the least of them, and how many are below 1. The first three rows measure matrices that fit L2 "
         f"cold, after something larger was read; the others one product after the other. The first two have "
-        f"{len(generated)} matrices, {real} of them real; nothing was fitted to those of the third."
+        f"{len(generated)} matrices, {real} of them real; nothing was fitted to the unseen ones."
     )
     more = _filled(
         f"A call costs the host {host:.0f} us in the median, CuPy's {host_cupy:.0f}. An iteration of conjugate gradients is "

@@ -220,17 +220,27 @@ def test_readme_has_the_figures_of_the_records(recorded_pages):
     assert f"{recorded_pages.BEGIN}{recorded_pages.readme()}{recorded_pages.END}" in (ROOT / "README.md").read_text()
 
 
-@pytest.mark.parametrize("name", ["gpu-columns", "gpu-columns-transposed"])
-def test_recorded_columns_are_those_of_the_file(recorded_pages, name):
-    columns = recorded_pages.RecordedColumns(f"benchmarks/{name}.json")
+def plain_columns(name):
+    """The cases with plain values of a record of products with columns."""
     data = json.loads((ROOT / "docs" / "benchmarks" / f"{name}.json").read_text())
-    plain = [case for case in data["results"] if case["ours"]["values"] == "plain"]
+    return [case for case in data["results"] if case["ours"]["values"] == "plain"]
+
+
+@pytest.mark.parametrize("name", ["gpu-columns", "gpu-columns-unseen", "gpu-columns-transposed"])
+def test_recorded_columns_are_those_of_the_file(recorded_pages, name):
+    columns, plain = recorded_pages.RecordedColumns(f"benchmarks/{name}.json"), plain_columns(name)
     slower = sum(min(case["peers"].values()) < case["ours"]["seconds"] for case in plain)
     assert columns.losses().count("\n") == max(0, slower and slower + 1)
     for dtype in ("float32", "float64"):
         found = [min(case["peers"].values()) / case["ours"]["seconds"] for case in plain if case["dtype"] == dtype]
         assert sorted(columns.of(dtype, 1, 256)) == sorted(found)
         assert str(columns.chart(dtype)) == (ROOT / "docs" / "benchmarks" / f"{name}.{dtype}.svg").read_text()
+    assert ("scale" in columns.machine()) == (name != "gpu-columns-unseen")
+
+
+@pytest.mark.parametrize("name", ["gpu-columns", "gpu-columns-transposed"])
+def test_what_a_column_and_the_hint_are_worth(recorded_pages, name):
+    columns, plain = recorded_pages.RecordedColumns(f"benchmarks/{name}.json"), plain_columns(name)
     wide = [case for case in plain if case["columns"] > 1]
     for key in ("no_hint_seconds", "fortran_seconds"):
         assert f"and {max(case[key] / case['ours']['seconds'] for case in wide):.1f} at worst" in columns.hint_and_order()
