@@ -11,6 +11,7 @@ import cvrarray
 from asv_bench.record import choice, families, fit
 from cvrarray import bbcsr
 from cvrarray.choice import model
+from cvrarray.core import wide
 
 
 @pytest.mark.parametrize("name", ["band.1", "holed.1", "arrow.3", "block_tridiagonal.2", "covering.3"])
@@ -65,3 +66,38 @@ def test_constants_are_fitted_to_recorded_figures(tmp_path, capsys, monkeypatch)
     assert before > 1
     assert after == of_halves == 0
     assert bbcsr.VECTOR_COSTS == own
+
+
+def test_constants_of_columns_are_fitted_to_recorded_figures(tmp_path, capsys, monkeypatch):
+    """The same of ``A @ X``: of the kernels that are named alone, and none below 0; few columns keep a vector's times."""
+    own, lines = dict(wide.COSTS), []
+    for seed, n_rows in enumerate((2_000, 3_000, 6_000, 9_000, 20_000, 30_000), start=1):
+        matrix = families.kinds.band(n_rows, 60, 17 + seed, np.random.default_rng(seed))
+        stats = cvrarray.statistics(matrix, exact=False)
+        columns = {}
+        for k in (2, 16, 64):
+            with monkeypatch.context() as patch:
+                if k > 2:  # by whichever format is chosen, the other one is faster
+                    chosen = model.choose(stats, "cuda", k).format
+                    names = [name for name in own if ("cvr" in name) == (chosen == "cvr")]
+                    slow = {name: own[name]._replace(own_us=own[name].own_us + 20) for name in names}
+                    patch.setattr(wide, "COSTS", own | slow)
+                times = {name: model._predicted(name, stats, "cuda", k) for name in ("cvr", "bbcsr1")}
+            columns[str(k)] = {"warm": times}
+        found = {"matrix": f"band.{seed}", "dtype": "float32", "columns": columns}
+        lines.append(json.dumps(found | {"statistics": stats._asdict() | {"dtype": "float32"}}))
+    path = tmp_path / "choice.json"
+    path.write_text("\n".join(lines))
+    assert fit.main([str(path), "--columns", "2,16,64"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    before, _, after = (float(line.split("%")[-2].split()[-1]) for line in said[:3])
+    assert before > 5 > 0.1 >= after
+    assert len(said) == 3 + len(own)
+    assert not any("=-" in line for line in said)
+    assert own == wide.COSTS
+    assert fit.main([str(path), "--columns", "16", "--kernels", "rows,cvr"]) == 0
+    said = capsys.readouterr().out.splitlines()[3:]
+    assert [line.partition("[")[2].partition("]")[0] for line in said] == ["rows", "cvr"]
+    with pytest.raises(SystemExit):
+        fit.main([str(path), "--columns", "16", "--kernels", "rows,spokes"])
+    assert "got spokes" in capsys.readouterr().err

@@ -1,10 +1,11 @@
 """Constants of the choice on a GPU, fitted to what :mod:`.choice` has measured.
 
-    python -m asv_bench.record.fit choice.json [more.json ...] [--columns 4,16,64,256]
+    python -m asv_bench.record.fit choice.json [more.json ...] [--columns 4,16,64,256] [--kernels walk,rows]
 
 It says how good the choice is by the constants that the package has, and by constants fitted to every other seed on the
-seeds between; then it prints those fitted to all. A constant that is 0 stays 0. Without ``--columns`` those of products
-with a vector are fitted.
+seeds between; then it prints those fitted to all. Without ``--columns`` those of products with a vector are fitted, of
+which a constant that is 0 stays 0. Those of ``A @ X`` stay 0 or above, and ``--kernels`` says of which kernels they are
+fitted, as where only these have changed; it takes seconds, as predicted times are sums.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,7 +32,8 @@ Place = tuple[ModuleType, str, Any]  # of constants: a module, a name in it, and
 VECTOR: list[Place] = [(cvr, "VECTOR_COSTS", key) for key in cvr.VECTOR_COSTS]
 VECTOR += [(cvr, "VECTOR_COSTS_OF_LONG_ROWS", None), (cvr, "VECTOR_COSTS_SHARED", None), (short_rows, "COSTS", None)]
 VECTOR += [(bbcsr, "VECTOR_COSTS", key) for key in range(len(bbcsr.VECTOR_COSTS))]
-MATRIX: list[Place] = [(wide, "COSTS", kernel) for kernel in wide.COSTS]
+#: Of ``A @ X``: what only larger blocks have.
+OF_BLOCKS = ("narrow", "holes")
 
 #: Errors of ratios of times to the fastest one's are made small, of candidates that take less than NEAR times as long; of
 #: times LEVEL of that, of those that take more than HOPELESS times as long FAR of it. Errors of more than SCALE count less.
@@ -95,24 +97,117 @@ def put(place: Place, costs: Any) -> None:
     setattr(module, name, costs)
 
 
+def errors_of(cases: Cases, counted: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """A function of each candidate's logarithm of its predicted time over the measured one, or of their derivatives, along the
+    first axis: what is to be small.
+    """
+    which, pairs = np.flatnonzero(counted), np.flatnonzero(cases.near & counted)
+    weights = LEVEL * np.where(cases.ratios < HOPELESS, 1, FAR)[which]
+
+    def errors(of_times: np.ndarray) -> np.ndarray:
+        apart = of_times[pairs] - of_times[cases.fastest[pairs]]
+        return np.concatenate([(weights * of_times[which].T).T, apart])
+
+    return errors
+
+
 def fit(cases: Cases, counted: np.ndarray, places: list[Place]) -> None:
     """Put constants in their places that fit the candidates that are `counted`."""
     which = [(place, field) for place in places for field in get(place)._fields if getattr(get(place), field)]
-    weights = LEVEL * np.where(cases.ratios < HOPELESS, 1, FAR)[counted]
-    pairs = cases.near & counted
+    errors = errors_of(cases, counted)
 
     def logarithms(constants: np.ndarray) -> np.ndarray:
         for (place, field), value in zip(which, constants, strict=True):
             put(place, get(place)._replace(**{field: float(value)}))
-        return np.log(np.maximum(cases.predicted(), 0.1) / cases.times)
-
-    def errors(constants: np.ndarray) -> np.ndarray:
-        of_times = logarithms(constants)
-        return np.concatenate([weights * of_times[counted], (of_times - of_times[cases.fastest])[pairs]])
+        found: np.ndarray = np.log(np.maximum(cases.predicted(), 0.1) / cases.times)
+        return found
 
     begin = np.array([getattr(get(place), field) for place, field in which])
-    found = optimize.least_squares(errors, begin, x_scale=np.abs(begin), loss="soft_l1", f_scale=SCALE, max_nfev=40)
+    found = optimize.least_squares(
+        lambda constants: errors(logarithms(constants)),
+        begin,
+        x_scale=np.abs(begin),
+        loss="soft_l1",
+        f_scale=SCALE,
+        max_nfev=40,
+    )
     logarithms(found.x)
+
+
+class Sums:
+    """What each constant of its kernel is multiplied by, of every candidate of products with columns."""
+
+    def __init__(self, cases: Cases):
+        fields, own = wide.Costs._fields, dict(wide.COSTS)
+        matrices = [wide.Matrix(stats, stats.table_bytes[name], _block_size(name), k) for name, stats, k in cases.known]
+        self.cases, self.kernels = cases, list(own)
+        self.kernel = np.array([self.kernels.index(wide.kernel(of)) for of in matrices])
+        self.counts = np.empty((len(matrices), len(fields)))
+        try:
+            for number, field in enumerate(fields):
+                unit = wide.Costs(**{name: float(name == field) for name in fields})
+                wide.COSTS.update(dict.fromkeys(own, unit))
+                self.counts[:, number] = [wide.microseconds(of) for of in matrices]
+        finally:
+            wide.COSTS.update(own)
+        self.predicted = cases.predicted()
+        #: Of few columns, whose times are a vector's.
+        self.others = np.abs(self._sums(np.array(list(own.values()))) / self.predicted - 1) > 1e-9
+
+    def _sums(self, constants: np.ndarray) -> np.ndarray:
+        found: np.ndarray = (self.counts * constants[self.kernel]).sum(axis=1)
+        return found
+
+    def fit(self, counted: np.ndarray, names: Sequence[str]) -> None:
+        """Put constants of these kernels in their places that fit the candidates that are `counted`, none below 0."""
+        begin, cases = np.array(list(wide.COSTS.values())), self.cases
+        which = np.zeros(begin.shape, bool)
+        for number, name in enumerate(self.kernels):
+            if name not in names:
+                continue
+            which[number] = [field not in OF_BLOCKS or "blocks" in name for field in wide.Costs._fields]
+            of_kernel = (self.kernel == number) & counted & ~self.others & (cases.ratios < HOPELESS)
+            if np.count_nonzero(of_kernel) > begin.shape[1]:  # half way to what fits its times alone
+                alone = optimize.nnls(
+                    self.counts[of_kernel] / cases.times[of_kernel, None] * which[number], np.ones(of_kernel.sum())
+                )
+                begin[number] = (begin[number] + alone[0]) / 2
+        place = np.full(begin.shape, -1)
+        place[which] = np.arange(np.count_nonzero(which))
+        errors = errors_of(cases, counted)
+
+        def predicted(constants: np.ndarray) -> np.ndarray:
+            found = begin.copy()
+            found[which] = constants
+            return np.where(self.others, self.predicted, np.maximum(self._sums(found), 0.1))
+
+        def slopes(constants: np.ndarray) -> np.ndarray:
+            times, found = predicted(constants), np.zeros((self.kernel.size, constants.size))
+            for field in range(begin.shape[1]):
+                at = place[self.kernel, field]
+                counts = np.flatnonzero((at >= 0) & ~self.others)
+                found[counts, at[counts]] = self.counts[counts, field] / times[counts]
+            return errors(found)
+
+        first = np.maximum(begin[which], 1e-9)
+        found = optimize.least_squares(
+            lambda constants: errors(np.log(predicted(constants) / cases.times)),
+            first,
+            jac=slopes,
+            bounds=(0, np.inf),
+            x_scale=np.maximum(first, 0.01),
+            loss="soft_l1",
+            f_scale=SCALE,
+            max_nfev=60,
+        )
+        begin[which] = np.where(found.x < 1e-4, 0, found.x)
+        for name, costs in zip(self.kernels, begin.tolist(), strict=True):
+            wide.COSTS[name] = wide.Costs(*costs)
+
+
+def _block_size(variant: str) -> int:
+    """Of a format's variant, 0 for CVR."""
+    return int(variant.removeprefix("bbcsr")) if variant.startswith("bbcsr") else 0
 
 
 def said(label: str, lost: np.ndarray) -> str:
@@ -127,27 +222,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--columns", default="1")
+    parser.add_argument("--kernels", help="of A @ X, separated by commas; default: all")
     args = parser.parse_args(argv)
     columns = [int(number) for number in args.columns.split(",")]
+    kernels = list(wide.COSTS) if args.kernels is None else args.kernels.split(",")
+    if unknown := [name for name in kernels if name not in wide.COSTS]:
+        parser.error(f"--kernels must be among {', '.join(wide.COSTS)}; got {', '.join(unknown)}")
     lines = [line for path in args.files for line in path.read_text().splitlines()]
     cases = Cases([json.loads(line) for line in lines], columns)
-    places = VECTOR if columns == [1] else MATRIX
+    is_matrix = columns != [1]
+    places = [(wide, "COSTS", kernel) for kernel in kernels] if is_matrix else VECTOR
     before = {place: get(place) for place in places}
+    sums = Sums(cases) if is_matrix else None
 
     def restore() -> None:
         for place, costs in before.items():
             put(place, costs)
+
+    def fitted(counted: np.ndarray) -> None:
+        if sums is not None:
+            sums.fit(counted, kernels)
+        else:
+            fit(cases, counted, places)
 
     predicted = cases.predicted()
     print(said("the package's constants", cases.lost(predicted)))
     seeds = np.unique(cases.seeds)
     for half in (seeds[::2], seeds[1::2]) if seeds.size > 1 else ():
         is_in = np.isin(cases.seeds, half)
-        fit(cases, ~is_in, places)
+        fitted(~is_in)
         predicted[is_in] = cases.predicted()[is_in]
         restore()
     print(said("fitted to the other half of the seeds", cases.lost(predicted)))
-    fit(cases, np.ones(cases.times.size, bool), places)
+    fitted(np.ones(cases.times.size, bool))
     print(said("fitted to all", cases.lost(cases.predicted())))
     for place in places:
         module, name, key = place
