@@ -46,10 +46,11 @@ def machine(report: dict[str, Any]) -> str:
     busy = report.get("cpus_busy_with_others")
     load = "" if busy is None else f" Other work kept {busy:.1f} CPUs of the host busy meanwhile."
     seen = f"L2 of {significant(device['l2_bytes'] / 1e6)} MB, " if "l2_bytes" in device else ""
+    scale = "" if report.get("families") else f", scale `{report['scale']}`"  # which is that of generated matrices
     others = ", ".join(f"{name} {version}" for name, version in versions.items() if name not in (*PEERS, "system", "sparse"))
     return (
         f"**Machine.** {device['name']}, {device['multiprocessors']} multiprocessors, {seen}CUDA {_cuda(device['cuda'])} "
-        f"with a driver for {_cuda(device['driver'])}; {report['date'][:10]}, scale `{report['scale']}`."
+        f"with a driver for {_cuda(device['driver'])}; {report['date'][:10]}{scale}."
         f"{load}{not_measured(report)}\n\n"
         f"**Versions.** Peers: {peers(report, *PEERS)}. Others: {others}."
     )
