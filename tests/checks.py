@@ -126,20 +126,23 @@ def assert_product(y: Any, csr: csr_array, x: np.ndarray, alpha=1, beta=0, befor
     )
 
 
-def assert_products(A: Any, csr: csr_array, dtype: Any) -> None:
-    """``A @ x`` of `dtype` with scales, and with infinities in x that no row meets: within the bounds, the same bits each
-    time.
+def assert_products(A: Any, csr: csr_array, dtype: Any, columns: tuple[int, ...] = ()) -> None:
+    """A product of `dtype`, with `columns` or a vector, with scales, and with infinities in x that no row meets: within the
+    bounds, the same bits each time.
     """
-    x = (4 * np.random.default_rng(5).standard_normal(csr.shape[1])).astype(dtype)
+    x = (4 * np.random.default_rng(5).standard_normal((csr.shape[1], *columns))).astype(dtype)
     if x.dtype.kind in "fc":
-        x[np.setdiff1d(np.arange(x.size), csr.indices)] = np.inf
-    y = np.full(csr.shape[0], 7, dtype)
+        x[np.setdiff1d(np.arange(len(x)), csr.indices)] = np.inf
+    y = np.resize(np.arange(1, 8), (csr.shape[0], *columns)).astype(dtype)
+    multiply = A.matmat if columns else A.matvec
     for alpha, beta in ((1, 0), (3, 0), (2, 1)):
-        expected, bound = oracle.product(csr, np.where(np.isfinite(x), x, 0), alpha, beta, y)
-        found = [get(A.matvec(put(x, A.device), out=put(y.copy(), A.device), alpha=alpha, beta=beta)) for _ in range(3)]
+        found = [get(multiply(put(x, A.device), out=put(y.copy(), A.device), alpha=alpha, beta=beta)) for _ in range(3)]
         assert_same_bits(found[0], found[1])
         assert_same_bits(found[0], found[2])
-        assert (np.abs(found[0] - expected) <= bound).all()
+        for column in np.ndindex(columns):
+            of = ..., *column
+            expected, bound = oracle.product(csr, np.where(np.isfinite(x[of]), x[of], 0), alpha, beta, y[of])
+            assert (np.abs(found[0][of] - expected) <= bound).all()
 
 
 def assert_new_values_count(A: Any, csr: csr_array, columns: tuple[int, ...] = ()) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import oracle
 import pytest
+import zoo
 from checks import assert_few_values_keep_bits, assert_graph_multiplies_again, assert_new_values_count, assert_products, put
 from scipy.sparse import csr_array
 
@@ -18,10 +19,7 @@ def long_rows(dtype, n_rows: int = 23) -> csr_array:
     rng = np.random.default_rng(3)
     lengths = (20_000 * rng.random(n_rows) ** 2).astype(int)
     lengths[::5], lengths[3] = 0, 1
-    row = np.repeat(np.arange(n_rows), lengths)
-    csr = csr_array((rng.standard_normal(row.size).astype(dtype), (row, rng.integers(0, N_COLS, row.size))), (n_rows, N_COLS))
-    csr.sum_duplicates()
-    return csr
+    return zoo.random_rows(lengths, N_COLS, dtype, rng)
 
 
 @pytest.mark.small
@@ -79,9 +77,7 @@ def test_columns_near_and_far(n_cols, gpu):
     from cvrarray.gpu import long_rows as module
 
     rng = np.random.default_rng(3)
-    row = np.repeat(np.arange(3), 700)
-    csr = csr_array((rng.standard_normal(row.size), (row, rng.integers(0, n_cols, row.size))), (3, n_cols))
-    csr.sum_duplicates()
+    csr = zoo.random_rows([700] * 3, n_cols, np.float64, rng)
     A, x = CVRArray(csr, device=gpu), rng.standard_normal(n_cols)
     assert module.suits(A._tables)
     expected, bound = oracle.product(csr, x, 1, 0, np.zeros(3))

@@ -42,25 +42,38 @@ def test_the_score_of_recorded_figures(tmp_path, capsys):
     assert of["4 no hint"] in (1.25, 2.5)
 
 
-def test_constants_are_fitted_to_recorded_figures(tmp_path, capsys, monkeypatch):
+@pytest.fixture
+def recorded(tmp_path):
+    """What writes a file of recorded figures, of what ``columns_of(statistics)`` gives for each of some matrices."""
+
+    def write(columns_of):
+        lines = []
+        for seed, n_rows in enumerate((2_000, 3_000, 6_000, 9_000, 20_000, 30_000), start=1):
+            matrix = families.kinds.band(n_rows, 60, 17 + seed, np.random.default_rng(seed))
+            stats = cvrarray.statistics(matrix, exact=False)
+            found = {"matrix": f"band.{seed}", "dtype": "float32", "columns": columns_of(stats)}
+            lines.append(json.dumps(found | {"statistics": stats._asdict() | {"dtype": "float32"}}))
+        path = tmp_path / "choice.json"
+        path.write_text("\n".join(lines))
+        return str(path)
+
+    return write
+
+
+def test_constants_are_fitted_to_recorded_figures(recorded, capsys, monkeypatch):
     """Times by other constants than the package's: the fit chooses by them, prints them, and leaves the package's."""
-    own = bbcsr.VECTOR_COSTS
-    lines: list[str] = []
-    for seed, n_rows in enumerate((2_000, 3_000, 6_000, 9_000, 20_000, 30_000), start=1):
-        matrix = families.kinds.band(n_rows, 60, 17 + seed, np.random.default_rng(seed))
-        stats = cvrarray.statistics(matrix, exact=False)
+    own, more_us = bbcsr.VECTOR_COSTS, []
+
+    def columns_of(stats):
         predicted = model.predict(stats, "cuda")
-        if not lines:  # whichever format is chosen, the other one was faster
-            more_us = 3 if predicted["bbcsr1"] < predicted["cvr"] else -3
+        if not more_us:  # whichever format is chosen, the other one was faster
+            more_us.append(3 if predicted["bbcsr1"] < predicted["cvr"] else -3)
         with monkeypatch.context() as patch:
-            patch.setattr(bbcsr, "VECTOR_COSTS", (own[0]._replace(own_us=own[0].own_us + more_us), own[1]))
+            patch.setattr(bbcsr, "VECTOR_COSTS", (own[0]._replace(own_us=own[0].own_us + more_us[0]), own[1]))
             times = {name: model.predict(stats, "cuda")[name] for name in ("cvr", "bbcsr1")}
-        columns = {"1": {"warm": times, "cold": times}}
-        found = {"matrix": f"band.{seed}", "dtype": "float32", "columns": columns}
-        lines.append(json.dumps(found | {"statistics": stats._asdict() | {"dtype": "float32"}}))
-    path = tmp_path / "choice.json"
-    path.write_text("\n".join(lines))
-    assert fit.main([str(path)]) == 0
+        return {"1": {"warm": times, "cold": times}}
+
+    assert fit.main([recorded(columns_of)]) == 0
     said = capsys.readouterr().out.splitlines()
     before, of_halves, after = (float(line.split("%")[-2].split()[-1]) for line in said[:3])
     assert before > 1
@@ -68,12 +81,11 @@ def test_constants_are_fitted_to_recorded_figures(tmp_path, capsys, monkeypatch)
     assert bbcsr.VECTOR_COSTS == own
 
 
-def test_constants_of_columns_are_fitted_to_recorded_figures(tmp_path, capsys, monkeypatch):
+def test_constants_of_columns_are_fitted_to_recorded_figures(recorded, capsys, monkeypatch):
     """The same of ``A @ X``: of the kernels that are named alone, and none below 0; few columns keep a vector's times."""
-    own, lines = dict(wide.COSTS), []
-    for seed, n_rows in enumerate((2_000, 3_000, 6_000, 9_000, 20_000, 30_000), start=1):
-        matrix = families.kinds.band(n_rows, 60, 17 + seed, np.random.default_rng(seed))
-        stats = cvrarray.statistics(matrix, exact=False)
+    own = dict(wide.COSTS)
+
+    def columns_of(stats):
         columns = {}
         for k in (2, 16, 64):
             with monkeypatch.context() as patch:
@@ -84,20 +96,19 @@ def test_constants_of_columns_are_fitted_to_recorded_figures(tmp_path, capsys, m
                     patch.setattr(wide, "COSTS", own | slow)
                 times = {name: model._predicted(name, stats, "cuda", k) for name in ("cvr", "bbcsr1")}
             columns[str(k)] = {"warm": times}
-        found = {"matrix": f"band.{seed}", "dtype": "float32", "columns": columns}
-        lines.append(json.dumps(found | {"statistics": stats._asdict() | {"dtype": "float32"}}))
-    path = tmp_path / "choice.json"
-    path.write_text("\n".join(lines))
-    assert fit.main([str(path), "--columns", "2,16,64"]) == 0
+        return columns
+
+    path = recorded(columns_of)
+    assert fit.main([path, "--columns", "2,16,64"]) == 0
     said = capsys.readouterr().out.splitlines()
     before, _, after = (float(line.split("%")[-2].split()[-1]) for line in said[:3])
     assert before > 5 > 0.1 >= after
     assert len(said) == 3 + len(own)
     assert not any("=-" in line for line in said)
     assert own == wide.COSTS
-    assert fit.main([str(path), "--columns", "16", "--kernels", "rows,cvr"]) == 0
+    assert fit.main([path, "--columns", "16", "--kernels", "rows,cvr"]) == 0
     said = capsys.readouterr().out.splitlines()[3:]
     assert [line.partition("[")[2].partition("]")[0] for line in said] == ["rows", "cvr"]
     with pytest.raises(SystemExit):
-        fit.main([str(path), "--columns", "16", "--kernels", "rows,spokes"])
+        fit.main([path, "--columns", "16", "--kernels", "rows,spokes"])
     assert "got spokes" in capsys.readouterr().err

@@ -40,10 +40,7 @@ def uneven(dtype, n_rows: int = 700, n_cols: int = N_COLS, empty: int = 5) -> cs
     rng = np.random.default_rng(3)
     lengths = np.minimum(1 + rng.pareto(0.5, n_rows) * 3, min(n_cols, 20_000)).astype(int)
     lengths[::empty] = 0
-    row = np.repeat(np.arange(n_rows), lengths)
-    csr = csr_array((rng.standard_normal(row.size).astype(dtype), (row, rng.integers(0, n_cols, row.size))), (n_rows, n_cols))
-    csr.sum_duplicates()
-    return csr
+    return zoo.random_rows(lengths, n_cols, dtype, rng)
 
 
 @pytest.mark.small

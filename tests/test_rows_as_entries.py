@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import oracle
 import pytest
 import zoo
 from checks import (
     assert_few_values_keep_bits,
     assert_graph_multiplies_again,
     assert_new_values_count,
+    assert_products,
     assert_same_bits,
     autotune_at,
     get,
@@ -43,16 +43,7 @@ def uneven(dtype, n_rows: int = 300, longest: int = 2000, n_cols: int = 5001) ->
     rng = np.random.default_rng(3)
     lengths = np.minimum(1 + rng.pareto(0.7, n_rows) * 3, longest).astype(int)
     lengths[::5] = 0
-    return of_lengths(lengths, n_cols, dtype, rng)
-
-
-def of_lengths(lengths, n_cols: int, dtype, rng) -> csr_array:
-    row = np.repeat(np.arange(len(lengths)), lengths)
-    csr = csr_array(
-        (rng.standard_normal(row.size).astype(dtype), (row, rng.integers(0, n_cols, row.size))), (len(lengths), n_cols)
-    )
-    csr.sum_duplicates()
-    return csr
+    return zoo.random_rows(lengths, n_cols, dtype, rng)
 
 
 def blocks(dtype, size: int) -> csr_array:
@@ -106,7 +97,7 @@ def of_size(size: int):
 
 def few_rows(lengths, n_cols: int):
     """What makes a matrix of rows of these lengths."""
-    return lambda dtype: of_lengths(lengths, n_cols, dtype, np.random.default_rng(3))
+    return lambda dtype: zoo.random_rows(lengths, n_cols, dtype, np.random.default_rng(3))
 
 
 FEW, EVEN = [0, 9000, 40, 7000, 1, 5000], np.random.default_rng(1).integers(14, 21, 3000)
@@ -126,23 +117,6 @@ WAYS = {
 }
 
 
-def assert_products(A, csr, dtype, k: int) -> None:
-    """``A @ X`` with scales, and with infinities in rows of X that no row of A meets: each column within the bounds, the same
-    bits each time.
-    """
-    rng = np.random.default_rng(5)
-    x, y = (rng.standard_normal((n, k)).astype(dtype) for n in csr.shape[::-1])
-    x[np.setdiff1d(np.arange(csr.shape[1]), csr.indices)] = np.inf
-    for alpha, beta in ((1, 0), (3, 0), (2, 1)):
-        found = [get(A.matmat(put(x, A.device), out=put(y.copy(), A.device), alpha=alpha, beta=beta)) for _ in range(3)]
-        assert_same_bits(found[0], found[1])
-        assert_same_bits(found[0], found[2])
-        for j in range(k):
-            met = np.where(np.isfinite(x[:, j]), x[:, j], 0)
-            expected, bound = oracle.product(csr, met, alpha, beta, y[:, j])
-            assert (np.abs(found[0][:, j] - expected) <= bound).all()
-
-
 @pytest.mark.small
 @pytest.mark.each_value(2)
 @pytest.mark.parametrize(("dtype", "k"), ROWS + LONG_ROWS)
@@ -151,7 +125,7 @@ def test_products(way, dtype, k, taken, monkeypatch, gpu):
     matrix, build, prepare, is_row_by_row = WAYS[way]
     prepare(monkeypatch)
     csr = matrix(dtype)
-    assert_products(build(csr, device=gpu), csr, dtype, k)
+    assert_products(build(csr, device=gpu), csr, dtype, columns=(k,))
     is_long = k * np.dtype(dtype).itemsize > few_columns.ONE_LOAD
     is_taken = not is_long or is_row_by_row or (dtype == "float64" and way == "blocks of 6")
     assert taken == ([16 if is_long else k * np.dtype(dtype).itemsize] if is_taken else [])

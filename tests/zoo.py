@@ -375,6 +375,15 @@ def floats(name: str, dtype=np.float64) -> csr_array:
     return csr
 
 
+def random_rows(lengths, n_cols: int, dtype, rng: np.random.Generator) -> csr_array:
+    """Rows of so many normal random numbers in columns anywhere; those that meet are one."""
+    row = np.repeat(np.arange(len(lengths)), lengths)
+    col_of = (rng.standard_normal(row.size).astype(dtype), (row, rng.integers(0, n_cols, row.size)))
+    csr = csr_array(col_of, shape=(len(lengths), n_cols))
+    csr.sum_duplicates()
+    return csr
+
+
 def vector(length: int, dtype=np.float64, seed: int = 2) -> np.ndarray:
     """A vector of small integers, -3 to 3 (0 to 3 where unsigned), with a second part where complex."""
     dtype, rng = np.dtype(dtype), np.random.default_rng(seed)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import gpu, inputs, pages
+from . import columns_page, gpu, inputs, pages
 
 #: Bytes a second of an H200's memory and of its L2, the most that was seen; bytes of X that an L1 cache holds, of both caches'
 #: loads, and of what L2 holds of all.
@@ -29,7 +29,6 @@ MEMORY, L2, IN_L1, SECTOR, IN_L2 = 4.3e12, 7.4e12, 220e3, 32, 50e6
 LAUNCH = 2e-6  # seconds that no product is below
 TILES = (4, 8, 16, 32, 64, 128, 256)
 GROUPS = 48  # of neighbouring rows, that are looked at
-RANGES = ((2, 32), (64, 256))
 
 
 class Needed(NamedTuple):
@@ -73,12 +72,13 @@ def bounds(report: dict[str, Any], build: Any) -> list[dict[str, Any]]:
     prepared = cache(lambda name: (csr := build(name), needed(csr)))
     found = []
     for case in report["results"]:
-        if case["columns"] == 1 or not case["peers"]:
+        now = columns_page.speedup(case)
+        if case["columns"] == 1 or now is None:
             continue
         csr, groups = prepared(case["matrix"].partition(" (")[0])
         least = seconds(csr, groups, case["columns"], np.dtype(case["dtype"]).itemsize)
-        ours, peer = case["ours"]["seconds"], min(case["peers"].values())
-        found.append({name: case[name] for name in ("matrix", "dtype", "columns")} | {"now": peer / ours, "most": peer / least})
+        most = now * case["ours"]["seconds"] / least
+        found.append({name: case[name] for name in ("matrix", "dtype", "columns")} | {"now": now, "most": most})
     return found
 
 
@@ -86,11 +86,11 @@ def table(cases: list[dict[str, Any]]) -> str:
     """Geometric means, and how many times the bound ours takes."""
     rows = []
     for dtype in dict.fromkeys(case["dtype"] for case in cases):
-        for low, high in RANGES:
+        for columns, (low, high) in columns_page.RANGES.items():
             chosen = [case for case in cases if case["dtype"] == dtype and low <= case["columns"] <= high]
             if chosen:
                 now, most = (statistics.geometric_mean(case[name] for case in chosen) for name in ("now", "most"))
-                rows.append([dtype, f"{low} to {high}", str(len(chosen)), f"{now:.2f}x", f"{most:.2f}x", f"{most / now:.2f}"])
+                rows.append([dtype, columns, str(len(chosen)), f"{now:.2f}x", f"{most:.2f}x", f"{most / now:.2f}"])
     return pages.markdown(["dtype", "columns", "cases", "over the best peer", "at the bound", "times the bound"], rows)
 
 

@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 from scipy import optimize
 
-from cvrarray import bbcsr, cvr
+from cvrarray import bbcsr, cvr, formats
 from cvrarray.choice import model
 from cvrarray.core import short_rows, wide
 
@@ -139,7 +140,10 @@ class Sums:
 
     def __init__(self, cases: Cases):
         fields, own = wide.Costs._fields, dict(wide.COSTS)
-        matrices = [wide.Matrix(stats, stats.table_bytes[name], _block_size(name), k) for name, stats, k in cases.known]
+        matrices = [
+            wide.Matrix(stats, stats.table_bytes[name], formats.of_variant(name)[1].get("block_size", 0), k)
+            for name, stats, k in cases.known
+        ]
         self.cases, self.kernels = cases, list(own)
         self.kernel = np.array([self.kernels.index(wide.kernel(of)) for of in matrices])
         self.counts = np.empty((len(matrices), len(fields)))
@@ -168,10 +172,10 @@ class Sums:
             which[number] = [field not in OF_BLOCKS or "blocks" in name for field in wide.Costs._fields]
             of_kernel = (self.kernel == number) & counted & ~self.others & (cases.ratios < HOPELESS)
             if np.count_nonzero(of_kernel) > begin.shape[1]:  # half way to what fits its times alone
-                alone = optimize.nnls(
+                alone, _ = optimize.nnls(
                     self.counts[of_kernel] / cases.times[of_kernel, None] * which[number], np.ones(of_kernel.sum())
                 )
-                begin[number] = (begin[number] + alone[0]) / 2
+                begin[number] = (begin[number] + alone) / 2
         place = np.full(begin.shape, -1)
         place[which] = np.arange(np.count_nonzero(which))
         errors = errors_of(cases, counted)
@@ -205,11 +209,6 @@ class Sums:
             wide.COSTS[name] = wide.Costs(*costs)
 
 
-def _block_size(variant: str) -> int:
-    """Of a format's variant, 0 for CVR."""
-    return int(variant.removeprefix("bbcsr")) if variant.startswith("bbcsr") else 0
-
-
 def said(label: str, lost: np.ndarray) -> str:
     """A line on the choice."""
     above = " ".join(f"{np.count_nonzero(lost > limit):>5} above {100 * limit - 100:.0f}%" for limit in (1.03, 1.1))
@@ -230,20 +229,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--kernels must be among {', '.join(wide.COSTS)}; got {', '.join(unknown)}")
     lines = [line for path in args.files for line in path.read_text().splitlines()]
     cases = Cases([json.loads(line) for line in lines], columns)
-    is_matrix = columns != [1]
-    places = [(wide, "COSTS", kernel) for kernel in kernels] if is_matrix else VECTOR
+    fitted: Callable[[np.ndarray], None]  # to the candidates that are counted
+    if columns == [1]:
+        places, fitted = VECTOR, partial(fit, cases, places=VECTOR)
+    else:
+        places, fitted = [(wide, "COSTS", kernel) for kernel in kernels], partial(Sums(cases).fit, names=kernels)
     before = {place: get(place) for place in places}
-    sums = Sums(cases) if is_matrix else None
 
     def restore() -> None:
         for place, costs in before.items():
             put(place, costs)
-
-    def fitted(counted: np.ndarray) -> None:
-        if sums is not None:
-            sums.fit(counted, kernels)
-        else:
-            fit(cases, counted, places)
 
     predicted = cases.predicted()
     print(said("the package's constants", cases.lost(predicted)))
