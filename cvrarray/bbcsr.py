@@ -473,12 +473,12 @@ class BBCSRArray(FormatArray):
         if device != "cuda":
             return super()._microseconds_of_matrix(name, stats, device, of_vector, columns)
         size = cls._variant_keywords(name.removeprefix(cls.format))["block_size"]
-        n_bytes = few_columns.row_bytes(stats.dtype, columns)
-        n_bins, blocks = _bins(name, stats, size)
-        padding = blocks * size * WARP * n_bins / stats.nnz
-        bins = few_columns.Bins(n_bins, size, blocks, stats.row_max / size, padding)
-        if few_columns.suit_bins(n_bytes, stats.dtype.itemsize, bins):
-            return cls._microseconds(name, stats, device, 0.0, n_bytes)
+        if n_bytes := few_columns.row_bytes(stats.dtype, columns):
+            n_bins, blocks = _bins(name, stats, size)
+            padding = wide.slots(stats, stats.table_bytes[name], size) / stats.nnz
+            bins = few_columns.Bins(n_bins, size, blocks, stats.row_max / size, padding)
+            if few_columns.suit_bins(n_bytes, stats.dtype.itemsize, bins):
+                return cls._microseconds(name, stats, device, 0.0, n_bytes)
         return wide.microseconds(wide.Matrix(stats, stats.table_bytes[name], size, columns))
 
     @classmethod

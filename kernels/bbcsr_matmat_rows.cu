@@ -72,11 +72,11 @@ struct Row {
 };
 
 // Adds N nonzeros of the group's row: those that its lanes `first` on hold, or where a lane holds E > 1 all. Unless ALL are
-// there, those are whose bit in `stored`, counted from the group's first lane, is 1. A lane may not have the last of its
-// vectors: then `is_full` is false.
+// there, those are whose bit in `stored`, counted from the group's first lane, is 1. The last of a lane's vectors is `last`
+// behind the first.
 template <int G, int E, bool ALL, int N, class A, class Y, int V, int W, class O>
 __device__ void add_nonzeros(const Opened<A>& data, const Vector<Y, V>* x, const O (&row)[E], const LookedUp<A> (&v)[E],
-                             const unsigned (&stored)[E], int first, bool is_full, Columns<Y, V, W, G * V>& sum) {
+                             const unsigned (&stored)[E], int first, int last, Columns<Y, V, W, G * V>& sum) {
     Columns<Y, V, W, G * V> of_x[N];
 #pragma unroll
     for (int t = 0; t < N; ++t) {
@@ -85,8 +85,7 @@ __device__ void add_nonzeros(const Opened<A>& data, const Vector<Y, V>* x, const
         if (!ALL) of_x[t] = {};
         if (ALL || stored[e] >> lane & 1)
 #pragma unroll
-            for (int w = 0; w < W; ++w)
-                if (w < max(W - 1, 1) || is_full) of_x[t].vector[w] = cached(from + w * G);
+            for (int w = 0; w < W; ++w) of_x[t].vector[w] = cached(from + (w < W - 1 ? w * G : last));
     }
 #pragma unroll
     for (int t = 0; t < N; ++t) {
@@ -99,7 +98,7 @@ __device__ void add_nonzeros(const Opened<A>& data, const Vector<Y, V>* x, const
 
 // Adds to the sum of each of the warp's groups its nonzeros of the row, which has started.
 template <int G, int N, class A, class Y, class I, class M, int ROUND, int E, int WARPS, int V, int W, class O>
-__device__ void add_row(Row<A, I, M, ROUND, E, WARPS>& own, const Y* x, int64 k, O row_of_x, bool is_full,
+__device__ void add_row(Row<A, I, M, ROUND, E, WARPS>& own, const Y* x, int64 k, O row_of_x, int last,
                         Columns<Y, V, W, G * V>& sum) {
     constexpr int TOGETHER = together(N, W);
     constexpr unsigned EACH = FULL / (G < WARP ? (1u << G % WARP) - 1 : FULL);  // the first bit of every group
@@ -128,9 +127,9 @@ __device__ void add_row(Row<A, I, M, ROUND, E, WARPS>& own, const Y* x, int64 k,
         for (int first = 0; first < G; first += TOGETHER) {
             const unsigned wanted = E > 1 ? FULL : (unsigned)((1ull << TOGETHER % 64) - 1) * EACH << first;
             if ((all & wanted) == wanted)
-                add_nonzeros<G, E, true, TOGETHER, A>(own.data, origin, row, v, of_group, first, is_full, sum);
+                add_nonzeros<G, E, true, TOGETHER, A>(own.data, origin, row, v, of_group, first, last, sum);
             else if (any & wanted)
-                add_nonzeros<G, E, false, TOGETHER, A>(own.data, origin, row, v, of_group, first, is_full, sum);
+                add_nonzeros<G, E, false, TOGETHER, A>(own.data, origin, row, v, of_group, first, last, sum);
             else
                 break;
         }
@@ -176,7 +175,9 @@ __global__ __launch_bounds__(PIECE_WARPS* WARP, 8) void bbcsr_matmat_rows(
     const Opened<A>& values = m.data.opened();
     // the last columns go with some before them, which are not stored twice, where there are as many
     const int64 begin = tile_of_block() * (W * G * V), at = max(min(begin, k - W * G * V), (int64)0) + lane_id() % G * V;
-    const bool is_full = !PART || at + (W - 1) * (G * V) < k;
+    // a lane that does not have the last of its vectors loads the row's last one, and does not store it: loads under a condition
+    // would wait for each other, and those of other parts of the row would take L1's time
+    const int last = PART ? (int)min((k - at) / V - 1, (int64)(W - 1) * G) : (W - 1) * G;
     const O row_of_x = (O)(k / V);
     x += at < k ? at : 0;
     Columns<Y, V, W, G * V> sum[1] = {};
@@ -186,7 +187,7 @@ __global__ __launch_bounds__(PIECE_WARPS* WARP, 8) void bbcsr_matmat_rows(
         Row<A, I, M, WARP, E, PIECE_WARPS> own(m, values, row);
         own.limit(piece.first(), piece.n_steps);
         own.start();
-        add_row<G, N>(own, x, k, row_of_x, is_full, sum[0]);
+        add_row<G, N>(own, x, k, row_of_x, last, sum[0]);
         if (piece.template add<G>(pieces, sum) && threadIdx.x < G)
             sum[0].store(y + row * k + at, at, k, alpha, beta, update, begin);
         return;
@@ -202,7 +203,7 @@ __global__ __launch_bounds__(PIECE_WARPS* WARP, 8) void bbcsr_matmat_rows(
     // after this row's own loads, which it waits for with the bin's
     if (G * W > 2 && own.n_steps <= SHORT && row % WARP < WARP / LANES && warp % T == 0)
         ask_for_bin(m, values, row / WARP + BINS_AHEAD * n_processors());
-    add_row<G, N>(own, x, k, row_of_x, is_full, sum[0]);
+    add_row<G, N>(own, x, k, row_of_x, last, sum[0]);
     add_groups<G, LANES>(sum);
     if constexpr (T > 1) add_warps<G, LANES, T>(sum[0]);
     if (warp % T == 0 && lane_id() % LANES < G && row < m.n_rows && !is_elsewhere)

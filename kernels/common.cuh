@@ -358,7 +358,11 @@ __device__ T stream(const T* p) {
     return Load<T>::value(__ldcs(reinterpret_cast<const typename Load<T>::Word*>(p)));
 }
 
-// by as many `L::load` as its alignment takes
+// a number by one `L::load`; a vector by as many as its alignment takes
+template <class L, class T>
+__device__ T loaded(const T* p) {
+    return Load<T>::value(L::load(reinterpret_cast<const typename Load<T>::Word*>(p)));
+}
 template <class L, class T, int V>
 __device__ Vector<T, V> loaded(const Vector<T, V>* p) {
     constexpr int N = sizeof(*p) / alignof(Vector<T, V>);
@@ -382,18 +386,14 @@ __device__ Vector<T, V> loaded(const Vector<T, V>* p) {
 }
 
 // read often, by neighbours
-template <class T>
-__device__ T cached(const T* p) {
-    return Load<T>::value(__ldg(reinterpret_cast<const typename Load<T>::Word*>(p)));
-}
 struct ReadOnly {
     template <class P>
     static __device__ P load(const P* part) {
         return __ldg(part);
     }
 };
-template <class T, int V>
-__device__ Vector<T, V> cached(const Vector<T, V>* p) {
+template <class T>
+__device__ T cached(const T* p) {
     return loaded<ReadOnly>(p);
 }
 

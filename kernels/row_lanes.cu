@@ -5,18 +5,14 @@
 #include "cvr_product.cuh"
 
 // read often, by neighbours; stays where it stands, unlike what `cached` loads
-template <class T>
-__device__ T kept(const T* p) {
-    return Load<T>::value(__ldca(reinterpret_cast<const typename Load<T>::Word*>(p)));
-}
 struct AtAllLevels {
     template <class P>
     static __device__ P load(const P* part) {
         return __ldca(part);
     }
 };
-template <class T, int V>
-__device__ Vector<T, V> kept(const Vector<T, V>* p) {
+template <class T>
+__device__ T kept(const T* p) {
     return loaded<AtAllLevels>(p);
 }
 

@@ -64,7 +64,8 @@ def walking(walked, monkeypatch):
     """Everything walks that the kernel takes."""
     from cvrarray.gpu import bbcsr_matmat
 
-    monkeypatch.setattr(wide, "WALKED", dict.fromkeys(wide.WALKED, (0, 0)))
+    monkeypatch.setattr(wide, "WALKED", dict.fromkeys(wide.WALKED, ((0, 0),)))
+    monkeypatch.setattr(wide, "WALKED_NNZ", 0)
     monkeypatch.setattr(wide, "WALK_PADDING", 1e9)
     monkeypatch.setattr(bbcsr_matmat, "takes_lines", lambda *of: False)
     return walked
@@ -172,20 +173,15 @@ def test_captured_and_on_streams(gpu, walking):
 
 
 def test_what_does_not_walk(gpu, walking, monkeypatch):
-    """Other numbers of columns, other values, blocks, many columns far apart, and long rows."""
-    monkeypatch.setattr(wide, "WALKED_WIDE", 79_999)
+    """Other numbers of columns, other values, blocks, and long rows."""
     csr = near_diagonal(40_000, np.float32)
     x = zoo.float_vector(csr.shape[1] * 96, np.float32).reshape(-1, 96)
     for k in (16, 33, 66, 96):
         assert_columns((array(csr, gpu) @ put(x[:, :k].copy(), gpu))[:, -2:], csr, x[:, k - 2 : k])
     integers = csr.copy()
     integers.data = zoo.vector(csr.nnz, np.int16)
-    n_entries = np.diff(csr.indptr)
-    of_row = np.arange(csr.nnz) - np.repeat(csr.indptr[:-1], n_entries)
-    apart = 10_000 * of_row + np.repeat(np.arange(40_000) % 10_000, n_entries)
-    far = scipy.sparse.csr_array((csr.data, apart, csr.indptr), shape=(40_000, 80_000))
     long = scipy.sparse.csr_array(scipy.sparse.vstack([np.ones((1, 40_000), np.float32), csr], format="csr"))
-    for matrix_of, size in ((integers, 1), (csr, 2), (csr.astype(complex), 1), (far, 1), (long, 1)):
+    for matrix_of, size in ((integers, 1), (csr, 2), (csr.astype(complex), 1), (long, 1)):
         x = zoo.float_vector(matrix_of.shape[1] * 64, np.float32).reshape(-1, 64)
         y = cvrarray.BBCSRArray(matrix_of, block_size=size, device=gpu, values="plain") @ put(x, gpu)
         assert_columns(y[:, :2], matrix_of, x[:, :2])
@@ -204,18 +200,18 @@ def test_neighbouring_rows_walk(gpu, walked):
             assert [of[2:] for of in walked] == ([walks[k]] if k in walks else []), (n, k)
 
 
-def test_pieces_are_even(gpu, monkeypatch):
+def test_pieces_are_even(gpu):
     """Of few bins pieces are such that the last round of them is not for a few multiprocessors alone."""
     from cvrarray.gpu import bbcsr_matmat
 
-    monkeypatch.setattr(bbcsr_matmat, "processors", lambda: 132)
     for n_bins, own, size in ((4427, 16, 12), (4427, 4, 5), (3988, 16, 16), (1340, 4, 4), (100_000, 16, 16), (1, 16, 8)):
-        assert bbcsr_matmat.even_pieces(n_bins, own) == size, n_bins
+        assert bbcsr_matmat.even_pieces(n_bins, own, n_blocks=132) == size, n_bins
+    assert bbcsr_matmat.even_pieces(1340, 4, n_blocks=66) == 7
 
 
 def test_where_rows_walk():
-    """By counts: rows, their mean and longest entries, padding, wide bins, and vectors of a row of X."""
-    rows = wide.Rows((200_000, 200_000), 1_400_000, 1_500_000.0, 7, True)
+    """By counts: rows, nonzeros, the mean and the longest row, padding, and vectors of a row of X."""
+    rows = wide.Rows((200_000, 200_000), 1_400_000, 1_500_000.0, 7)
     vectors = (4, 7.5, 8, 12, 16, 24, 32, 40, 48, 64, 128, 256)
     assert [n for n in vectors if wide.may_walk(rows, n)] == [8, 16, 32, 48, 64, 128, 256]
     for other in (
@@ -223,10 +219,12 @@ def test_where_rows_walk():
         rows._replace(nnz=390_000, slots=400_000.0),
         rows._replace(longest=33),
         rows._replace(slots=2_500_000.0),
-        rows._replace(shape=(200_000, 400_000), is_narrow=False),
+        rows._replace(shape=(30_000, 30_000), nnz=149_000, slots=149_000.0, longest=5),
     ):
         assert not any(wide.may_walk(other, n) for n in (8, 16, 32, 64)), other
-    assert wide.may_walk(rows._replace(is_narrow=False), 16)
-    few = rows._replace(shape=(40_000, 40_000), nnz=280_000, slots=280_000.0)
+    few = rows._replace(shape=(35_000, 35_000), nnz=315_000, slots=315_000.0)
     for of in (rows._replace(nnz=900_000, slots=900_000.0), few):
         assert [wide.may_walk(of, n) for n in (8, 16, 32, 64)] == [False, True, True, False]
+    for mean, walks in ((7, [False, True, True, True, False]), (8, [True, True, True, True, False])):
+        of = rows._replace(shape=(80_000, 80_000), nnz=mean * 80_000, slots=mean * 80_000.0)
+        assert [wide.may_walk(of, n) for n in (8, 16, 32, 64, 128)] == walks

@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "decisions" / "0005-choice-of-format
 
 #: Kernel -> block size (0: CVR), columns, dtype, and what differs from a stencil of a million rows.
 KERNELS = {
-    "cvr": (0, 4, "float32", {}),
+    "cvr": (0, 16, "float32", {}),
     "cvr long rows": (0, 64, "float32", {"nnz": 27_000_000}),
     "cvr warps": (0, 128, "float32", {}),
     "rows": (1, 128, "float32", {"row_max": 40}),
@@ -30,6 +30,9 @@ KERNELS = {
     "narrow cvr": (0, 5, "float32", {}),
     "narrow rows": (1, 11, "float64", {}),
     "narrow blocks": (3, 6, "float32", {}),
+    "few cvr": (0, 4, "float32", {}),
+    "few rows": (1, 4, "float32", {"shape": (100_000, 100_000), "nnz": 700_000}),
+    "few blocks": (3, 4, "float64", {}),
 }
 
 
@@ -55,7 +58,7 @@ def test_a_kernel_by_vectors_of_a_row_of_x():
         return [wide.kernel(matrix(size, 4 * n, "float32", others)) for n in vectors]
 
     assert kernels((8, 16, 24, 32, 64), 1) == ["walk", "walk", "rows", "walk", "walk"]
-    few = {"shape": (40_000, 40_000), "nnz": 280_000}
+    few = {"shape": (35_000, 35_000), "nnz": 245_000}
     assert kernels((8, 16, 32, 64), 1, **few) == ["rows", "walk", "walk", "rows"]
     apart = {"lines": 0.99, "narrow_columns": 0.0}
     assert kernels((16, 17, 64), 1, **apart) == ["turns", "rows", "turns"]  # 17: no whole lines, which few entries do not pay
@@ -63,6 +66,25 @@ def test_a_kernel_by_vectors_of_a_row_of_x():
     assert kernels((16, 17, 32), 0) == ["cvr", "cvr warps", "cvr warps"]
     assert kernels((16, 17), 0, nnz=20_000_000) == ["cvr long rows", "cvr warps"]
     assert kernels((16, 17, 64), 0, shape=(30_000, 30_000), nnz=900_000) == ["cvr long rows"] * 3
+
+
+@pytest.mark.parametrize(
+    ("line", "load", "nnz", "mean", "kernel"),
+    [
+        (200, 16, 3_000_000, 30, "cvr long rows"),
+        (200, 8, 3_000_000, 30, "cvr warps"),
+        (200, 8, 1_900_000, 30, "cvr long rows"),
+        (200, 8, 3_000_000, 7, "cvr warps"),
+        (132, 4, 3_000_000, 30, "cvr warps"),
+        (132, 4, 3_000_000, 7, "cvr"),
+        (128, 8, 3_000_000, 30, "cvr long rows"),
+        (260, 4, 100_000, 7, "cvr warps"),
+        (260, 4, 100_000, 30, "cvr long rows"),
+    ],
+)
+def test_chunks_by_the_bytes_of_a_load(line, load, nnz, mean, kernel):
+    """Of large matrices a warp has rows of X from 129 bytes on where a lane would load less than 16 bytes at a time."""
+    assert wide.chunks_kernel((nnz // mean, 100), nnz, line, load) == kernel
 
 
 def test_rows_that_read_nothing_together():

@@ -33,8 +33,9 @@ Place = tuple[ModuleType, str, Any]  # of constants: a module, a name in it, and
 VECTOR: list[Place] = [(cvr, "VECTOR_COSTS", key) for key in cvr.VECTOR_COSTS]
 VECTOR += [(cvr, "VECTOR_COSTS_OF_LONG_ROWS", None), (cvr, "VECTOR_COSTS_SHARED", None), (short_rows, "COSTS", None)]
 VECTOR += [(bbcsr, "VECTOR_COSTS", key) for key in range(len(bbcsr.VECTOR_COSTS))]
-#: Of ``A @ X``: what only larger blocks have.
-OF_BLOCKS = ("narrow", "holes")
+#: Of ``A @ X``: what only larger blocks have, and the most that a constant may be. Memory is not slower for rows of X, but few
+#: matrices of a fit are so large.
+OF_BLOCKS, MOST = ("narrow", "holes"), {"beyond": 0.5}
 
 #: Errors of ratios of times to the fastest one's are made small, of candidates that take less than NEAR times as long; of
 #: times LEVEL of that, of those that take more than HOPELESS times as long FAR of it. Errors of more than SCALE count less.
@@ -139,24 +140,16 @@ class Sums:
     """What each constant of its kernel is multiplied by, of every candidate of products with columns."""
 
     def __init__(self, cases: Cases):
-        fields, own = wide.Costs._fields, dict(wide.COSTS)
         matrices = [
             wide.Matrix(stats, stats.table_bytes[name], formats.of_variant(name)[1].get("block_size", 0), k)
             for name, stats, k in cases.known
         ]
-        self.cases, self.kernels = cases, list(own)
+        self.cases, self.kernels = cases, list(wide.COSTS)
         self.kernel = np.array([self.kernels.index(wide.kernel(of)) for of in matrices])
-        self.counts = np.empty((len(matrices), len(fields)))
-        try:
-            for number, field in enumerate(fields):
-                unit = wide.Costs(**{name: float(name == field) for name in fields})
-                wide.COSTS.update(dict.fromkeys(own, unit))
-                self.counts[:, number] = [wide.microseconds(of) for of in matrices]
-        finally:
-            wide.COSTS.update(own)
+        self.counts = np.array([wide.counts(of) for of in matrices])
         self.predicted = cases.predicted()
         #: Of few columns, whose times are a vector's.
-        self.others = np.abs(self._sums(np.array(list(own.values()))) / self.predicted - 1) > 1e-9
+        self.others = np.abs(self._sums(np.array(list(wide.COSTS.values()))) / self.predicted - 1) > 1e-9
 
     def _sums(self, constants: np.ndarray) -> np.ndarray:
         found: np.ndarray = (self.counts * constants[self.kernel]).sum(axis=1)
@@ -193,12 +186,13 @@ class Sums:
                 found[counts, at[counts]] = self.counts[counts, field] / times[counts]
             return errors(found)
 
-        first = np.maximum(begin[which], 1e-9)
+        most = np.broadcast_to([MOST.get(field, np.inf) for field in wide.Costs._fields], begin.shape)[which]
+        first = np.clip(begin[which], 1e-9, most - 1e-9)
         found = optimize.least_squares(
             lambda constants: errors(np.log(predicted(constants) / cases.times)),
             first,
             jac=slopes,
-            bounds=(0, np.inf),
+            bounds=(0, most),
             x_scale=np.maximum(first, 0.01),
             loss="soft_l1",
             f_scale=SCALE,

@@ -7,6 +7,7 @@ it. Kernels differ in what that costs, so the constants are theirs: see ``docs/d
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any, NamedTuple
 
 from .fitted import PROCESSORS
@@ -18,10 +19,19 @@ IN_L2, MUCH_OF_X, IN_L1 = 40.0, 20.0, 2.0
 #: Lines of LINE columns that a bin needs, over those that it would need if columns were anywhere: from then on they are.
 APART, LINE = 0.8, 64
 #: Rows, and entries of an average one, from which thread blocks walk over neighbouring rows of single columns: by the vectors
-#: of 16 bytes that a row of X has, at least. The entries of the longest row, slots over nonzeros, and the columns where not all
-#: bins are narrow, at most.
-WALKED = {8: (100_000, 6), 16: (30_000, 2), 32: (30_000, 3), 64: (90_000, 6)}
-WALK_STEPS, WALK_PADDING, WALKED_WIDE = 32, 1.75, 300_000
+#: of 16 bytes that a row of X has, at least; and nonzeros. The entries of the longest row, and slots over nonzeros, at most.
+WALKED = {
+    8: ((40_000, 8), (100_000, 6)),
+    16: ((30_000, 2),),
+    32: ((30_000, 3),),
+    64: ((40_000, 6),),
+    128: ((90_000, 6),),
+}
+WALKED_NNZ, WALK_STEPS, WALK_PADDING = 150_000, 32, 1.75
+#: CVR: bytes of a row of X from which rows of A may be long, and nonzeros of an average one from which they are: most steps
+#: have no record then. Bytes of more than which a warp has a row of X; nonzeros up to which rows of A that are long have
+#: their own kernel there too, and from which a warp has shorter rows of X of which lanes would load few bytes at a time.
+LONG_LINE, LONG, LONG_ROW, FEW_LONG, MANY_ODD = 128, 12, 256, 1_000_000, 2_000_000
 
 
 class Costs(NamedTuple):
@@ -47,26 +57,30 @@ class Costs(NamedTuple):
 ALONE = 400
 
 #: Columns up to which kernels have constants of their own where a row of X is no whole number of 16 bytes, so that a load has
-#: fewer.
-NARROW = 11
+#: fewer; and bytes of one, whole ones, up to which others have: one load, or two.
+NARROW, FEW = 11, 32
 
-#: By the kernel that multiplies: CVR's three; those of BBCSR with single columns, and with larger blocks; where X is narrow.
+#: By the kernel that multiplies: CVR's three; those of BBCSR with single columns, and with larger blocks; where X is narrow,
+#: and where it has few columns.
 COSTS = {
     "cvr": Costs(4.47, 0.0494, 0.299, 0.0581, 0, 3.11, 0.0542, 0.439, 0.0292, 0.0882, 0.0385, 0.162),
     "cvr long rows": Costs(5.25, 0.0668, 0.247, 0.292, 0.247, 1.84, 0.0447, 0, 0.0307, 0.068, 0.0791, 0.191),
-    "cvr warps": Costs(5.48, 0.0931, 0.483, 0, 0.0743, 5.99, 0.0543, 0.097, 0.0111, 0.108, 0.0524, 0.145),
-    "rows": Costs(2.97, 0.0806, 0.445, 0.313, 0.0188, 2.16, 0.0399, 0.318, 0.0342, 0.0883, 0.13, 0.0586),
-    "rows cut": Costs(3.67, 0.072, 0, 0.331, 0.015, 5.54, 0.066, 0.206, 0.018, 0.113, 0.067, 0.012),
-    "turns": Costs(0.717, 0, 0, 0.243, 0.084, 3.09, 0.026, 0.143, 0.045, 0.053, 0.247, 0),
-    "walk": Costs(4.97, 0.549, 0.475, 0.257, 0.0265, 3.66, 0.0357, 0, 0.0384, 0.0555, 0.129, 0.0643),
+    "cvr warps": Costs(5.4, 0.0804, 0.323, 0.45, 0.0374, 8.19, 0.0547, 0.0503, 0.00562, 0.0942, 0.0867, 0.122),
+    "rows": Costs(3.18, 0.0968, 0.466, 0.276, 0.0198, 2.4, 0.0409, 0.247, 0.0328, 0.0897, 0.157, 0.0292),
+    "rows cut": Costs(3.67, 0.0562, 0.0809, 0.281, 0.0159, 3.83, 0.0402, 0.428, 0.0447, 0.0877, 0.046, 0.0859),
+    "turns": Costs(5.55, 0, 0, 0.121, 0.0643, 3.2, 0.0471, 0.0713, 0.0242, 0.0564, 0.143, 0.0755),
+    "walk": Costs(3.51, 0.572, 0.599, 0.23, 0.0264, 2.97, 0.0376, 0.059, 0.0265, 0.0669, 0.143, 0.0326),
     "copies": Costs(4.04, 0, 0, 0.117, 0, 3.63, 0, 0.406, 0, 0.088, 0.331, 0),
     "blocks": Costs(3.29, 0.127, 0.883, 0.136, 0.029, 2.13, 0.046, 0.272, 0.09, 0, 0.092, 0.107, 0.191, 0.0033),
     "uneven blocks": Costs(3.97, 0.013, 0.422, 0.176, 0, 0, 0.053, 0.533, 0.168, 0.446, 0, 0.174, 0.33, 0.0051),
     "blocks in turns": Costs(3.22, 0, 1.69, 0.197, 0, 1.83, 0.052, 0.692, 0, 0, 0.208, 0, 0, 0.055),
     "blocks staged": Costs(4.27, 0.0066, 1.67, 0.107, 0.026, 9.04, 0.067, 0.168, 0.074, 0.0029, 0.122, 0.1, 0.249),
-    "narrow cvr": Costs(5.9, 0.0257, 0.448, 0.682, 0.392, 4.84, 0, 0, 0, 0.133, 0.0441, 0.202),
-    "narrow rows": Costs(3.96, 0.0601, 0.174, 0.261, 0.0781, 5.67, 0.0324, 0.438, 0.09, 0.0937, 0.196, 0.0436),
-    "narrow blocks": Costs(5.35, 0.0221, 0.142, 0.388, 0.0377, 1.89, 0.189, 0.128, 0, 1.4, 0.0538, 0, 0.0311, 0.00504),
+    "narrow cvr": Costs(5.88, 0.0309, 0.349, 0.267, 0.455, 4.56, 0.0839, 0.112, 0.0223, 0.127, 0.0172, 0.188),
+    "narrow rows": Costs(3.98, 0.0579, 0.0786, 0.119, 0.0739, 5.53, 0.0543, 0.509, 0.0243, 0.109, 0.248, 0.0903),
+    "narrow blocks": Costs(5.05, 0.0196, 0.221, 0.22, 0.0235, 6.81, 0.188, 0.211, 0, 0, 0.105, 0.0588, 0.0547, 0.000835),
+    "few cvr": Costs(4.18, 0.0361, 0.805, 0.0619, 0.0504, 3.06, 0.0565, 0.388, 0.0609, 0.125, 0.0826, 0.127),
+    "few rows": Costs(3.76, 0.0897, 0.145, 0.197, 0.0871, 3.57, 0.0432, 0, 0.00792, 0.5, 0.165, 0.056),
+    "few blocks": Costs(4.09, 0.119, 0.209, 0.219, 0.054, 5.87, 0.0386, 0, 0, 0, 0.164, 0.0877, 0.298),
 }
 
 
@@ -77,17 +91,30 @@ class Rows(NamedTuple):
     nnz: int
     slots: float  # padding counted
     longest: int
-    is_narrow: bool  # whether all bins are
 
 
 def may_walk(rows: Rows, n_vectors: float) -> bool:
     """Whether thread blocks walk over neighbouring rows in ``A @ X``, with so many vectors of 16 bytes in a row of X."""
     if n_vectors < 8 or (n_vectors != 8 and n_vectors % 16):
         return False
-    n_rows, mean = WALKED[max(least for least in WALKED if least <= n_vectors)]
-    if rows.shape[0] < n_rows or rows.nnz < mean * rows.shape[0] or rows.longest > WALK_STEPS:
+    enough = WALKED[max(least for least in WALKED if least <= n_vectors)]
+    if rows.nnz < WALKED_NNZ or not any(rows.shape[0] >= n and rows.nnz >= mean * rows.shape[0] for n, mean in enough):
         return False
-    return rows.slots <= WALK_PADDING * rows.nnz and (rows.is_narrow or rows.shape[1] <= WALKED_WIDE)
+    return rows.longest <= WALK_STEPS and rows.slots <= WALK_PADDING * rows.nnz
+
+
+def chunks_kernel(shape: tuple[int, int], nnz: int, line: int, load: int) -> str:
+    """CVR's kernel for ``A @ X`` with rows of X of `line` bytes, of which a lane loads `load` at a time: a key of COSTS.
+
+    A warp has a long row of X. Of a large matrix it has a shorter one of which a lane loads less than 16 bytes at a time, as
+    that takes many loads: but for single numbers where rows of A are short.
+    """
+    are_long = nnz >= LONG * shape[0]
+    is_odd = nnz >= MANY_ODD and load < 16 and (load > 4 or are_long)
+    least = LONG_LINE if is_odd else LONG_ROW
+    if line >= LONG_LINE and are_long and (line <= least or nnz < FEW_LONG):
+        return "cvr long rows"
+    return "cvr warps" if line > least else "cvr"
 
 
 class Matrix(NamedTuple):
@@ -121,46 +148,51 @@ def slots(stats: Any, n_bytes: int, block_size: int) -> float:
 
 def microseconds(of: Matrix) -> float:
     """Of ``A @ X``, by the model."""
-    stats, costs, size = of.stats, COSTS[kernel(of)], max(1, of.block_size)
+    return float(sum(map(operator.mul, COSTS[kernel(of)], counts(of))))
+
+
+def counts(of: Matrix) -> Costs:
+    """What each constant is multiplied by."""
+    stats, size = of.stats, max(1, of.block_size)
     row, stored = of.columns * of.itemsize / 1e6, of.stored
     n_rows, n_cols = stats.shape
     x, both = n_cols * row, (n_rows + n_cols) * row
     rows = stored / size * row
     mean = max(1.0, stats.nnz / max(1, n_rows - stats.empty_rows))
-    entries = min(of.n_bytes, stored * (of.itemsize + (4 - 2 * stats.narrow_columns) / size)) / 1e6
     sectors, lines = (1.0, 1.0) if mean >= ALONE else (stats.sectors, stats.lines)
-    apart = min(1.0, sectors * size) * x / (x + IN_L1)
-    beyond = min(1.0, lines * size) * max(0.0, 1 - MUCH_OF_X / max(MUCH_OF_X, x))
-    return float(
-        costs.own_us
-        + costs.longest * math.sqrt(stats.row_max)
-        + costs.uneven * math.log(max(1.0, stats.row_max / mean))
-        + costs.tables * entries
-        + costs.padding * (of.slots - stored) * row
-        + costs.sectors * stats.sectors * stats.nnz / 1e6
-        + (costs.rows + costs.apart * apart + costs.beyond * beyond) * rows
-        + costs.begun * math.sqrt(stored * row)
-        + costs.both * both
-        + costs.spilled * max(0.0, both + of.n_bytes / 1e6 - IN_L2)
-        + costs.narrow * stored / 1e6 * max(0.0, size / max(1.0, row * 1e6 / 16) - 1)
-        + costs.holes * (stored > stats.nnz) * stored * row
+    return Costs(
+        own_us=1.0,
+        longest=math.sqrt(stats.row_max),
+        uneven=math.log(max(1.0, stats.row_max / mean)),
+        tables=min(of.n_bytes, stored * (of.itemsize + (4 - 2 * stats.narrow_columns) / size)) / 1e6,
+        padding=(of.slots - stored) * row,
+        sectors=stats.sectors * stats.nnz / 1e6,
+        rows=rows,
+        begun=math.sqrt(stored * row),
+        apart=min(1.0, sectors * size) * x / (x + IN_L1) * rows,
+        beyond=min(1.0, lines * size) * max(0.0, 1 - MUCH_OF_X / max(MUCH_OF_X, x)) * rows,
+        both=both,
+        spilled=max(0.0, both + of.n_bytes / 1e6 - IN_L2),
+        narrow=stored / 1e6 * max(0.0, size / max(1.0, row * 1e6 / 16) - 1),
+        holes=(stored > stats.nnz) * stored * row,
     )
 
 
 def kernel(of: Matrix) -> str:
     """The one that multiplies, where X is in C order and begins at a multiple of 16 bytes: as :mod:`cvrarray.gpu.bbcsr_matmat`
-    and :mod:`cvrarray.gpu.cvr_matmat` choose, as far as statistics tell. Those of a narrow X have one name a format.
+    and :mod:`cvrarray.gpu.cvr_matmat` choose, as far as statistics tell. Those of a narrow X have one name a format; with few
+    columns some have another.
     """
-    if of.columns <= NARROW and of.columns * of.itemsize % 16:
-        return "narrow cvr" if not of.block_size else "narrow rows" if of.block_size == 1 else "narrow blocks"
-    return _of_chunks(of) if not of.block_size else _of_single_columns(of) if of.block_size == 1 else _of_blocks(of)
+    row, block = of.columns * of.itemsize, of.block_size
+    if of.columns <= NARROW and row % 16:
+        return "narrow cvr" if not block else "narrow rows" if block == 1 else "narrow blocks"
+    name = _of_chunks(of) if not block else _of_single_columns(of) if block == 1 else _of_blocks(of)
+    return f"few {name}" if row <= FEW and f"few {name}" in COSTS else name
 
 
 def _of_chunks(of: Matrix) -> str:
     line = of.columns * of.itemsize
-    if line >= 128 and of.stats.nnz >= 12 * of.stats.shape[0] and (line <= 256 or of.stats.nnz < 1_000_000):
-        return "cvr long rows"
-    return "cvr warps" if line > 256 else "cvr"
+    return chunks_kernel(of.stats.shape, of.stats.nnz, line, math.gcd(line, 16))
 
 
 def _of_single_columns(of: Matrix) -> str:
@@ -175,7 +207,7 @@ def _of_single_columns(of: Matrix) -> str:
     if vectors >= 16 and x >= IN_L2 and stats.shape[1] <= 1_200_000 and slots <= 2 * stats.nnz and is_apart and is_reused:
         if not is_late:
             return "turns"
-    if may_walk(Rows(stats.shape, stats.nnz, slots, stats.row_max, stats.narrow_columns == 1), vectors):
+    if may_walk(Rows(stats.shape, stats.nnz, slots, stats.row_max), vectors):
         return "walk"
     is_even = slots <= 1.25 * stats.nnz
     if n_bins >= 12_000 and stats.row_max <= 8 and vectors <= 4 and of.itemsize + (2 if stats.narrow_columns == 1 else 6) <= 11:

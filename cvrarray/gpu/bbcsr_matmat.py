@@ -94,10 +94,12 @@ AHEAD = constant("bbcsr_matmat_staged.cu", "AHEAD")
 #: Single columns: with a copy engine thread blocks walk over neighbouring rows, where :func:`cvrarray.core.wide.may_walk` says
 #: so. HELD bins are in shared memory, beside WALK_OWN bytes.
 WALK_THREADS, WALK_OWN, HELD = 1024, 4096, constant("bbcsr_matmat_walk.cu", "HELD")
-#: Lanes, vectors of each, steps under way and bins of a piece there: of X with so many vectors a row, and with twice as many
-#: or a multiple of that.
-WALK_LAYOUTS = (8, 1, 8, 16), (8, 2, 4, 4)
+#: Lanes, vectors of each and steps under way there: of X with so many vectors a row, and with twice as many or a multiple of
+#: that. A piece has the most bins for the first, and for the second as many as have so many nonzeros.
+WALK_LAYOUTS = (8, 1, 8), (8, 2, 4)
+LEAST_BINS, MOST_BINS, PIECE_NNZ = 4, 16, 1600
 EACH_BIN = 0.01  #: Of the time, that a piece of another number of bins has to save for each bin of the difference.
+TILES_AT_ONCE = 4  #: of which thread blocks walk, at most, where X is not large
 #: Single columns: a row that has this many times the steps that a warp takes on average is too long for turns.
 LATE = 2
 #: Single columns: rows of at most so many entries are thin. Warps take bins in turns there, where there are so many, and for
@@ -105,7 +107,8 @@ LATE = 2
 THIN, THIN_BINS, THIN_VECTORS = 2, 5000, (*range(2, 9), 16)
 #: Single columns, where the rows of a bin read other parts of X each, of so many lines of one column. Tiles have a line of each
 #: row of X if X has LARGE_X times the bytes of L2 or more, a tile LARGE_TILE times these or less, and A no more padding, and
-#: REUSE nonzeros a column, or the second number where rows of X are no whole number of lines.
+#: REUSE nonzeros a column, or the second number where rows of X are no whole number of lines. With that many, lanes that share
+#: short rows have narrower tiles, too.
 FAR_APART, LARGE_X, LARGE_TILE, TURNS_PADDING, REUSE = 4, 0.75, 3, 2, (2, 12)
 
 
@@ -412,7 +415,8 @@ def staged_bytes(size: int, lanes: int) -> int:
 def _kernel_of_lanes(asked: Asked, of_one: bool) -> MatrixKernel:
     """Where lanes share rows of single columns, or one lane has a row of X."""
     (t, lengths, dtype, _, width), n_vectors = asked, asked.n_vectors
-    lanes, vectors, sharers, loads = rows_layout(t.shape[0], lengths.mean, n_vectors, width * dtype.itemsize, of_one)
+    is_reused = t.nnz >= REUSE[1] * t.shape[1]
+    lanes, vectors, sharers, loads = rows_layout(t.shape[0], lengths.mean, n_vectors, width * dtype.itemsize, of_one, is_reused)
     tiles, is_part = -(-n_vectors // (lanes * vectors)), vectors > 1 and n_vectors < lanes * vectors
     (n_blocks,) = blocks(t.col_base.size * WARP * lanes * sharers, BLOCK)
     pieces = _pieces(asked, WARP, lanes * vectors / loads, tiles, (1, lanes * width * vectors))
@@ -435,24 +439,27 @@ def _kernel_of_short_rows(asked: Asked) -> MatrixKernel:
 def _walking_kernel(asked: Asked) -> MatrixKernel:
     """Where thread blocks walk over neighbouring rows."""
     t, lengths, dtype, k, width = asked
-    lanes, vectors, loads, bins_of_piece = WALK_LAYOUTS[k // width > WALK_LAYOUTS[0][0]]
+    lanes, vectors, loads = WALK_LAYOUTS[k // width > WALK_LAYOUTS[0][0]]
     n_bins, tiles = t.col_base.size, k // (lanes * width * vectors)
-    if tiles == 1:  # else thread blocks of the next tile come where one has ended
-        bins_of_piece = even_pieces(n_bins, bins_of_piece)
+    at_once = 1 if is_large(asked) else min(tiles, TILES_AT_ONCE)
+    n_blocks, bins_of_piece = max(1, processors() // at_once), MOST_BINS
+    if vectors > 1:
+        bins_of_piece = max(LEAST_BINS, min(MOST_BINS, round(PIECE_NNZ * n_bins / t.nnz)))
+    if tiles == at_once:  # else thread blocks of the next tile come where one has ended
+        bins_of_piece = even_pieces(n_bins, bins_of_piece, n_blocks)
     walk = Walk(n_bins, lengths.most * WARP * copied_bytes(t), tiles, bins_of_piece)
     function = allowed(MATMAT_WALK(asked.stored, dtype, lanes, vectors, loads, t.col_wide.size > 0), _room())
-    n_blocks = min(walk.n_pieces, processors())
-    return MatrixKernel(function, matrix_grid(n_blocks, tiles), walk, threads=WALK_THREADS)
+    return MatrixKernel(function, matrix_grid(min(walk.n_pieces, n_blocks), tiles), walk, threads=WALK_THREADS)
 
 
-def even_pieces(n_bins: int, bins_of_piece: int) -> int:
-    """Bins of a piece, about `bins_of_piece`, with which no multiprocessor waits long for one that has a piece more."""
+def even_pieces(n_bins: int, bins_of_piece: int, n_blocks: int) -> int:
+    """Bins of a piece, about `bins_of_piece`, with which no thread block waits long for one that has a piece more."""
 
     def time(size: int) -> float:
-        bins_of_most = size * -(-n_bins // (size * processors()))
+        bins_of_most = size * -(-n_bins // (size * n_blocks))
         return bins_of_most * (1 + EACH_BIN * abs(size - bins_of_piece))
 
-    return min(range(max(4, bins_of_piece // 2), max(8, bins_of_piece) + 1), key=time)
+    return min(range(max(LEAST_BINS, bins_of_piece // 2), max(2 * LEAST_BINS, bins_of_piece) + 1), key=time)
 
 
 def _pieces(asked: Asked, rows: int, lanes: float, tiles: int, sums: tuple[int, int]) -> Pieces:
@@ -496,17 +503,13 @@ def _room() -> int:
 
 
 def walks(asked: Asked) -> bool:
-    """Whether in ``A @ X`` thread blocks walk over neighbouring rows, so that these find rows of X in L1.
-
-    All bins are narrow: so rows of a bin need rows of X near each other. Or columns are not very many, so that X is in L2.
-    """
+    """Whether in ``A @ X`` thread blocks walk over neighbouring rows, so that these find rows of X in L1."""
     (t, lengths, dtype, k, width), stored = asked, asked.stored
     if dtype not in (np.float32, np.float64) or dtype != (stored.dtype if isinstance(stored, Coded) else stored):
         return False
     if t.block_size > 1 or width != vector_width(dtype) or k % width or is_thin(t):
         return False
-    rows = wide.Rows(t.shape, t.nnz, n_slots(t), lengths.most, is_narrow=not t.col_wide.size)
-    if not wide.may_walk(rows, k // width):
+    if not wide.may_walk(wide.Rows(t.shape, t.nnz, n_slots(t), lengths.most), k // width):
         return False
     return HELD * lengths.most * WARP * copied_bytes(t) <= _room() and can_be_copied(t)
 
@@ -522,10 +525,14 @@ def takes_lines(asked: Asked) -> bool:
         return False
     if t.nnz < REUSE[asked.n_vectors % MOST_LANES > 0] * t.shape[1]:
         return False
-    l2 = attribute("L2CacheSize")
-    if t.shape[1] * k * dtype.itemsize < LARGE_X * l2 or t.shape[1] * LINE > LARGE_TILE * l2:
+    if not is_large(asked) or t.shape[1] * LINE > LARGE_TILE * attribute("L2CacheSize"):
         return False
     return n_slots(t) <= TURNS_PADDING * t.nnz and not is_late(t, lengths) and reads_apart(t, dtype.itemsize, FAR_APART * LINE)
+
+
+def is_large(asked: Asked) -> bool:
+    """Whether X has about as many bytes as L2, or more."""
+    return bool(asked.t.shape[1] * asked.k * asked.dtype.itemsize >= LARGE_X * attribute("L2CacheSize"))
 
 
 def is_thin(t: BBCSRTables) -> bool:
@@ -575,9 +582,12 @@ def has_one_lane(asked: Asked) -> bool:
     return reads_near(t, NEAR[is_many and k in OF_ONE_LANE])
 
 
-def rows_layout(n_rows: int, mean: int, n_vectors: int, vector_bytes: int, of_one: bool = False) -> tuple[int, int, int, int]:
+def rows_layout(
+    n_rows: int, mean: int, n_vectors: int, vector_bytes: int, of_one: bool = False, is_reused: bool = False
+) -> tuple[int, int, int, int]:
     """How lanes share rows of A, of `mean` entries, and of X, of `n_vectors` vectors, in ``A @ X`` with blocks of 1: lanes of
-    a group, vectors that each holds, groups that share a row, and vectors under way. `of_one`: a lane has a row of X.
+    a group, vectors that each holds, groups that share a row, and vectors under way. `of_one`: a lane has a row of X;
+    `is_reused`: rows of X are read often, so that L2 should hold more of a narrower tile.
 
     A row of X of 32 vectors, or 64, and so on, has tiles. Any other is one tile if lanes have room for it: tiles would begin
     anywhere in a cache line.
@@ -595,7 +605,7 @@ def rows_layout(n_rows: int, mean: int, n_vectors: int, vector_bytes: int, of_on
     elif n_vectors % 32 == 0 and are_more and not is_many and mean >= MANY_ENTRIES:
         lanes, most = WARP if n_vectors >= WIDE else 16, 2
     elif n_vectors % 32 == 0 and are_more:
-        lanes, most = 16 if n_vectors >= WIDE else 8, 4
+        lanes, most = 16 if n_vectors >= WIDE and not (is_short and is_reused) else 8, 4
     elif n_vectors % 32 == 0 and n_rows >= SOME_ROWS:
         lanes, most = 8, 2
     elif n_vectors % 32 == 0:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import cupy
 import numpy as np
 
+from ..core import wide
 from ..core.arrays import Run
 from ..core.tables import CSR, WARP, CVRTables
 from . import cut_rows, distinct
@@ -37,19 +38,14 @@ from .properties import attribute, processors
 from .rechunked import Rearranged, Rechunked
 from .streams import Meeting
 
-#: Nonzeros of an average row from which rows of A are long: most steps have no record then. Threads of these a multiprocessor
-#: holds, so that they have many registers.
-LONG, LONG_THREADS = 12, 512
-#: Bytes of a row of X of which a warp has more, where rows of A are short or many; and those of a tile where they are long.
-LONG_ROW, LONG_TILE = 256, 512
+#: Where rows of A are long: threads that a multiprocessor holds, so that they have many registers, and bytes of a tile.
+LONG_THREADS, LONG_TILE = 512, 512
 #: Steps that a chunk should have where rows of A or of X are long, and X fits L2, and where it does not: there some chunks wait
 #: for more of it than others.
 STEPS_IN_L2, STEPS_BEYOND = 1024, 256
 L2_FOR_X = 0.75  # the rest of L2 is for A and Y
 #: Threads that a multiprocessor holds otherwise, and nonzeros from which a matrix is not small.
 MATRIX_THREADS, SMALL = 1024, 1_500_000
-#: Nonzeros up to which rows of A that are long have the kernel for these, where a warp could have a row of X.
-FEW_LONG = 1_000_000
 #: An array with more chunks than k columns should have gets chunks for the last of these numbers of columns that X has; with
 #: fewer columns it keeps its own.
 COLUMNS = (4, 8, 16, 32, 64, 128, 256)
@@ -244,8 +240,9 @@ def matrix_layout(k: int, width: int, of: Kind, n_chunks: int | None = None) -> 
     """
     size, in_a_row = width * of.dtype.itemsize, max(1, -(-k // width))
     line = in_a_row * size
-    is_long = line >= LINE and of.nnz >= LONG * of.shape[0] and (line <= LONG_ROW or of.nnz < FEW_LONG)
-    if is_long or (line > LONG_ROW and of.dtype.itemsize <= MOST_OF_WARPS):
+    name = wide.chunks_kernel(of.shape, of.nnz, line, size)
+    is_long = name == "cvr long rows"
+    if is_long or (name == "cvr warps" and of.dtype.itemsize <= MOST_OF_WARPS):
         lanes, vectors = WARP, 1
         if is_long:
             lanes, vectors = min(MATRIX_LANES, (LINE if line < LONG_TILE else LONG_TILE) // size), 1 + (line > LINE)
