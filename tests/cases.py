@@ -3,10 +3,10 @@
 A test with ``@pytest.mark.each_value`` runs, by default, only as many of its cases as it takes for each value of each
 parameter to occur; with ``each_value(3)`` each value is in at least three of them, each time with other values beside
 it, where there are so many. With ``@pytest.mark.each_pair`` each pair of values of two parameters occurs. ``extended``
-cases run only under ``all``. ``rest`` runs what ``covering`` leaves out. ``quick`` runs at most two cases of a test, and
-none that is ``slow``. ``gpu`` runs of the cases that need a GPU what ``covering`` does, and the ``extended`` ones that
-these marks choose too; of the others what ``quick`` runs. ``tests/mutants.py`` shows that ``covering`` finds the same
-faults as ``all``.
+cases run only under ``all``. ``rest`` runs what ``covering`` leaves out. ``quick`` runs at most two cases of a test,
+and none that is ``slow``. ``gpu`` runs of the cases that need a GPU what ``covering`` does, and the ``extended`` ones
+that these marks choose too; of the others what ``quick`` runs, but for ``pages``. ``tests/mutants.py`` shows that
+``covering`` finds the same faults as ``all``.
 
 Arguments that one ``parametrize`` gives together are one parameter. The device is none: what runs on one runs on the
 other.
@@ -32,6 +32,7 @@ MARKERS = (
     "each_pair: the same for each pair of values of two parameters",
     "extended: runs under --cases all or rest only",
     "slow: takes seconds even where everything is compiled; --cases quick leaves it out",
+    "pages: reads pages and sources alone; --cases gpu leaves it out, whose report is on what runs",
 )
 
 
@@ -88,7 +89,8 @@ def _by_default(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def _on_a_gpu(items: list[pytest.Item]) -> list[pytest.Item]:
-    return _quick(items) + _marked([item for item in items if _needs_gpu(item)])
+    on_host = _quick([item for item in items if not _is(item, "pages")])
+    return on_host + _marked([item for item in items if _needs_gpu(item)])
 
 
 def _marked(items: list[pytest.Item]) -> list[pytest.Item]:

@@ -53,11 +53,12 @@ def test_gpu_takes_every_case_that_needs_one():
     class Item:
         parent, originalname, own_markers = None, "test_some", ()
 
-        def __init__(self, value, device):
+        def __init__(self, value, device, marker=None):
             self.name, self.callspec = f"{value}-{device}", SimpleNamespace(params={"value": value, "device": device})
+            self.marker = marker
 
         def get_closest_marker(self, name):
-            return None
+            return name if name == self.marker else None
 
         def iter_markers(self, name):
             return iter(())
@@ -67,6 +68,9 @@ def test_gpu_takes_every_case_that_needs_one():
     assert sum(item.callspec.params["device"] == "cuda:0" for item in chosen) == 4
     assert 1 <= sum(item.callspec.params["device"] == "cpu" for item in chosen) <= cases.QUICK
     assert len(chosen) + len(left) == 8
+    on_host = [Item(value, "cpu", marker="pages") for value in range(3)]
+    assert cases.select(on_host, "gpu") == ([], on_host)
+    assert len(cases.select(on_host, "quick")[0]) == cases.QUICK
 
 
 FILE = """
