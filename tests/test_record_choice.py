@@ -82,7 +82,9 @@ def test_constants_are_fitted_to_recorded_figures(recorded, capsys, monkeypatch)
 
 
 def test_constants_of_columns_are_fitted_to_recorded_figures(recorded, capsys, monkeypatch):
-    """The same of ``A @ X``: of the kernels that are named alone, and none below 0; few columns keep a vector's times."""
+    """The same of ``A @ X``: of the kernels that are named alone, none below 0 or above the most that it may be; few columns
+    keep a vector's times.
+    """
     own = dict(wide.COSTS)
 
     def columns_of(stats):
@@ -109,6 +111,11 @@ def test_constants_of_columns_are_fitted_to_recorded_figures(recorded, capsys, m
     assert fit.main([path, "--columns", "16", "--kernels", "rows,cvr"]) == 0
     said = capsys.readouterr().out.splitlines()[3:]
     assert [line.partition("[")[2].partition("]")[0] for line in said] == ["rows", "cvr"]
+    monkeypatch.setattr(fit, "MOST", {"own_us": 2.5})
+    assert fit.main([path, "--columns", "16", "--kernels", "rows,cvr"]) == 0
+    found = [float(line.partition("own_us=")[2].partition(",")[0]) for line in capsys.readouterr().out.splitlines()[3:]]
+    assert len(found) == 2
+    assert max(found) == 2.5
     with pytest.raises(SystemExit):
         fit.main([path, "--columns", "16", "--kernels", "rows,spokes"])
     assert "got spokes" in capsys.readouterr().err

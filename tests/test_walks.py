@@ -200,10 +200,9 @@ def test_neighbouring_rows_walk(gpu, walked):
             assert [of[2:] for of in walked] == ([walks[k]] if k in walks else []), (n, k)
 
 
-def test_pieces_are_even(gpu):
+def test_pieces_are_even():
     """Of few bins pieces are such that the last round of them is not for a few multiprocessors alone."""
-    from cvrarray.gpu import bbcsr_matmat
-
+    bbcsr_matmat = pytest.importorskip("cvrarray.gpu.bbcsr_matmat", reason="needs CuPy")
     for n_bins, own, size in ((4427, 16, 12), (4427, 4, 5), (3988, 16, 16), (1340, 4, 4), (100_000, 16, 16), (1, 16, 8)):
         assert bbcsr_matmat.even_pieces(n_bins, own, n_blocks=132) == size, n_bins
     assert bbcsr_matmat.even_pieces(1340, 4, n_blocks=66) == 7

@@ -4,8 +4,8 @@
 
 It says how good the choice is by the constants that the package has, and by constants fitted to every other seed on the
 seeds between; then it prints those fitted to all. Without ``--columns`` those of products with a vector are fitted, of
-which a constant that is 0 stays 0. Those of ``A @ X`` stay 0 or above, and ``--kernels`` says of which kernels they are
-fitted, as where only these have changed; it takes seconds, as predicted times are sums.
+which a constant that is 0 stays 0. Those of ``A @ X`` stay 0 or above, and up to MOST; ``--kernels`` says of which kernels
+they are fitted, as where only these have changed. It takes seconds, as predicted times are sums.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Sums:
         return found
 
     def fit(self, counted: np.ndarray, names: Sequence[str]) -> None:
-        """Put constants of these kernels in their places that fit the candidates that are `counted`, none below 0."""
+        """Put constants of these kernels in their places that fit the candidates that are `counted`, from 0 to MOST."""
         begin, cases = np.array(list(wide.COSTS.values())), self.cases
         which = np.zeros(begin.shape, bool)
         for number, name in enumerate(self.kernels):
