@@ -458,7 +458,7 @@ class BBCSRArray(FormatArray):
             return short_rows.microseconds(stats, entry)
         costs, millions, (sectors, lines) = VECTOR_COSTS[size > 1], stats.nnz / 1e6, stats.gathered(entry)
         tables, vectors, column = stats.table_bytes[name] / 1e6, sum(stats.shape) * entry / 1e6, 4 - 2 * stats.narrow_columns
-        n_bins, blocks = _bins(name, stats, size)
+        n_bins, blocks, _ = _bins(name, stats, size)
         is_wide = size == 1 and stats.narrow_columns < 0.5
         rounds = sharing.least(sharing.Bins(n_bins, blocks, stats.row_max / size, size, entry, is_wide)).rounds
         alone = costs.own_us - costs.ramp * math.expm1(-(tables + vectors) / RAMP_MB)
@@ -474,9 +474,8 @@ class BBCSRArray(FormatArray):
             return super()._microseconds_of_matrix(name, stats, device, of_vector, columns)
         size = cls._variant_keywords(name.removeprefix(cls.format))["block_size"]
         if n_bytes := few_columns.row_bytes(stats.dtype, columns):
-            n_bins, blocks = _bins(name, stats, size)
-            padding = wide.slots(stats, stats.table_bytes[name], size) / stats.nnz
-            bins = few_columns.Bins(n_bins, size, blocks, stats.row_max / size, padding)
+            n_bins, blocks, slots = _bins(name, stats, size)
+            bins = few_columns.Bins(n_bins, size, blocks, stats.row_max / size, slots / stats.nnz)
             if few_columns.suit_bins(n_bytes, stats.dtype.itemsize, bins):
                 return cls._microseconds(name, stats, device, 0.0, n_bytes)
         return wide.microseconds(wide.Matrix(stats, stats.table_bytes[name], size, columns))
@@ -489,10 +488,10 @@ class BBCSRArray(FormatArray):
         return f"{size} x {size} blocks hold {stats.block_fill[size]:.2f} entries a nonzero"
 
 
-def _bins(name: str, stats: Any, block_size: int) -> tuple[int, float]:
-    """Bins of a variant, and blocks of a row in them with padding."""
-    n_bins = max(1, -(-stats.shape[0] // WARP))
-    return n_bins, wide.slots(stats, stats.table_bytes[name], block_size) / (block_size * WARP * n_bins)
+def _bins(name: str, stats: Any, block_size: int) -> tuple[int, float, float]:
+    """Bins of a variant, and blocks of a row and slots in all of them with padding."""
+    n_bins, slots = max(1, -(-stats.shape[0] // WARP)), wide.slots(stats, stats.table_bytes[name], block_size)
+    return n_bins, slots / (block_size * WARP * n_bins), slots
 
 
 def _block_columns(t: BBCSRTables, xp: Any) -> Any:

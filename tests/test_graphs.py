@@ -9,6 +9,7 @@ import zoo
 from checks import assert_same_bits, autotune_at, captured, get, put, take_segments
 
 from cvrarray import BBCSRArray, CVRArray
+from cvrarray.core import matmat_kernels
 
 
 def power_law(dtype):
@@ -41,8 +42,9 @@ def in_pieces(monkeypatch):
     """Block rows and single rows, in `A @ X`."""
     from cvrarray.gpu import bbcsr_matmat, uneven_rows
 
-    for name, value in (("LEAST_LONG", (0, 0)), ("LONG_FACTOR", 0), ("PIECE_ROUNDS", 0), ("UNEVEN_FROM", 0), ("UNEVEN", 0)):
-        monkeypatch.setattr(bbcsr_matmat, name, value)
+    for name, value in (("LEAST_LONG", (0, 0)), ("LONG_FACTOR", 0), ("UNEVEN_FROM", 0), ("UNEVEN", 0)):
+        monkeypatch.setattr(matmat_kernels, name, value)
+    monkeypatch.setattr(bbcsr_matmat, "PIECE_ROUNDS", 0)
     monkeypatch.setattr(uneven_rows, "ROUNDS", (1,))
 
 

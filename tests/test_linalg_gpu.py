@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 import cvrarray
 from cvrarray import BBCSRArray, CVRArray, linalg
-from cvrarray.core import devices
+from cvrarray.core import devices, matmat_kernels
 from cvrarray.linalg import solution
 from cvrarray.linalg.system import System
 
@@ -605,13 +605,13 @@ def test_products_that_leave_dots(size, k, is_cut, dtype, monkeypatch, gpu):
     """A @ P that adds up P * A P beside it: the same iterates as without, and the same bits again."""
     import cupy
 
-    from cvrarray.gpu import bbcsr_matmat, uneven_rows
+    from cvrarray.gpu import uneven_rows
     from cvrarray.linalg.gpu import cg
     from cvrarray.linalg.gpu.advance import Advance
 
     if is_cut:
-        monkeypatch.setattr(bbcsr_matmat, "UNEVEN", 0)
-        monkeypatch.setattr(bbcsr_matmat, "UNEVEN_FROM", 0)
+        monkeypatch.setattr(matmat_kernels, "UNEVEN", 0)
+        monkeypatch.setattr(matmat_kernels, "UNEVEN_FROM", 0)
         monkeypatch.setattr(uneven_rows, "ROUNDS", (1,))
     monkeypatch.setattr(Advance, "keeps_all", False)  # as of vectors that shared memory does not hold
     S = definite(333, dtype)

@@ -12,7 +12,7 @@ import zoo
 from checks import DEFAULTS, ONE_OF_EACH, TYPICAL, assert_product, assert_same_bits, captured, extended_but, get, put, rarely
 
 import cvrarray
-from cvrarray.core import devices
+from cvrarray.core import devices, matmat_kernels
 
 BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
 TYPICAL_BUILDS = pytest.mark.parametrize("build", TYPICAL, ids=str)
@@ -127,7 +127,7 @@ SHARINGS = {
     "one lane": {"ONE_LANE_ROWS": (0, 1 << 40), "NEAR": (32, 32), "MANY_ROWS": 0},
 }
 SHARINGS["pieces of turns"] = SHARINGS["turns"] | SHARINGS["pieces of rows"]
-SHARINGS["lines"] = {"LARGE_X": 0, "APART": 0, "LATE": 1 << 40, "TURNS_PADDING": 1 << 20, "REUSE": (0, 0)}
+SHARINGS["lines"] = {"LARGE_X": 0, "APART": 0, "LATE": 1 << 40, "TURNS_PADDING": 1 << 20, "REUSE": 0, "REUSE_OF_PARTS": 0}
 SHARINGS["pieces of lines"] = SHARINGS["lines"] | SHARINGS["pieces of rows"]
 
 
@@ -135,7 +135,7 @@ def share(monkeypatch, how):
     from cvrarray.gpu import bbcsr_matmat, bbcsr_reads, uneven_rows
 
     for name, value in SHARINGS[how].items():
-        (module,) = (module for module in (bbcsr_matmat, bbcsr_reads, uneven_rows) if hasattr(module, name))
+        (module,) = (module for module in (bbcsr_matmat, matmat_kernels, bbcsr_reads, uneven_rows) if hasattr(module, name))
         monkeypatch.setattr(module, name, value)
 
 
@@ -212,19 +212,20 @@ def test_lines_of_random_rows_alone(gpu, monkeypatch):
         return bbcsr_matmat.takes_lines(asked(csr, k, 2, gpu, "float64"))
 
     anywhere, near = rng.integers(0, n, (n, 8)), (np.arange(n)[:, None] + np.arange(8)) % n
-    monkeypatch.setattr(bbcsr_matmat, "LATE", 1 << 40)
+    monkeypatch.setattr(matmat_kernels, "LATE", 1 << 40)
     assert not takes_lines(anywhere, 64)
-    monkeypatch.setattr(bbcsr_matmat, "LARGE_X", 0)
+    monkeypatch.setattr(matmat_kernels, "LARGE_X", 0)
     assert takes_lines(anywhere, 64)
     assert not takes_lines(near, 64)
     assert not takes_lines(anywhere, 40)  # no whole lines, for which 8 nonzeros a column are too few
-    monkeypatch.setattr(bbcsr_matmat, "REUSE", (2, 6))
+    monkeypatch.setattr(matmat_kernels, "REUSE_OF_PARTS", 6)
     assert takes_lines(anywhere, 40)
     assert not takes_lines(anywhere, 30)  # fewer than two
-    for reuse, takes in (((2, 9), (True, False)), ((9, 2), (False, True))):
-        monkeypatch.setattr(bbcsr_matmat, "REUSE", reuse)
+    for reuse, of_parts, takes in ((2, 9, (True, False)), (9, 2, (False, True))):
+        monkeypatch.setattr(matmat_kernels, "REUSE", reuse)
+        monkeypatch.setattr(matmat_kernels, "REUSE_OF_PARTS", of_parts)
         assert (takes_lines(anywhere, 64), takes_lines(anywhere, 40)) == takes
-    monkeypatch.setattr(bbcsr_matmat, "LARGE_TILE", 0)
+    monkeypatch.setattr(matmat_kernels, "LARGE_TILE", 0)
     assert not takes_lines(anywhere, 64)
 
 
@@ -291,9 +292,7 @@ def test_short_rows(dtype, n_cols, gpu, monkeypatch):
     """Tables are copied while others are multiplied, as many thread blocks as there are take all bins in turn; rows of X that
     no product may touch hold nan.
     """
-    from cvrarray.gpu import bbcsr_matmat
-
-    monkeypatch.setattr(bbcsr_matmat, "MANY_BINS", 0)
+    monkeypatch.setattr(matmat_kernels, "MANY_BINS", 0)
     csr = short_rows(70_001, n_cols, dtype)
     for values in ("plain", "auto"):
         A = cvrarray.BBCSRArray(csr, block_size=1, device=gpu, values=values)
@@ -316,7 +315,7 @@ def test_few_short_rows(n_cols, gpu, monkeypatch):
     """What compute-sanitizer watches of them."""
     from cvrarray.gpu import bbcsr_matmat
 
-    monkeypatch.setattr(bbcsr_matmat, "MANY_BINS", 0)
+    monkeypatch.setattr(matmat_kernels, "MANY_BINS", 0)
     monkeypatch.setattr(bbcsr_matmat, "processors", lambda: 1)
     csr = short_rows(2_500, n_cols, np.float32)
     A = cvrarray.BBCSRArray(csr, block_size=1, device=gpu)

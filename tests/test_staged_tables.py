@@ -10,6 +10,7 @@ from checks import assert_same_bits, get, put
 from test_matmat import assert_columns, matrix
 
 import cvrarray
+from cvrarray.core import matmat_kernels
 
 
 def whole_blocks(size, dtype, n_block_cols=60, last=60):
@@ -65,10 +66,8 @@ def test_products(size, dtype, columns, gpu, staged):
 @pytest.mark.parametrize("sharing", ["groups share block rows", "a group each"])
 def test_narrow_and_wide_bins(sharing, gpu, staged, monkeypatch):
     """A warp may have rows of both. What is infinite or nan stays in the rows that need it."""
-    from cvrarray.gpu import bbcsr_matmat
-
     if sharing == "a group each":
-        monkeypatch.setattr(bbcsr_matmat, "share_of_block_rows", lambda *of: (1, None))
+        monkeypatch.setattr(matmat_kernels, "sharers", lambda *of: 1)
     csr = whole_blocks(6, np.float64, 70_000, 70_000)
     assert np.ptp(csr.indices) > 6 << 16
     csr.data = zoo.float_vector(csr.nnz, np.float64)

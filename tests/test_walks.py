@@ -10,7 +10,8 @@ from checks import assert_same_bits, captured, get, put
 from test_matmat import assert_columns, matrix
 
 import cvrarray
-from cvrarray.core import wide
+from cvrarray.core import matmat_kernels
+from cvrarray.core.matmat_kernels import RowOfX, Rows
 
 FLOATS = pytest.mark.parametrize("dtype", ["float32", "float64"])
 
@@ -64,16 +65,16 @@ def walking(walked, monkeypatch):
     """Everything walks that the kernel takes."""
     from cvrarray.gpu import bbcsr_matmat
 
-    monkeypatch.setattr(wide, "WALKED", dict.fromkeys(wide.WALKED, ((0, 0),)))
-    monkeypatch.setattr(wide, "WALKED_NNZ", 0)
-    monkeypatch.setattr(wide, "WALK_PADDING", 1e9)
+    monkeypatch.setattr(matmat_kernels, "WALKED", dict.fromkeys(matmat_kernels.WALKED, ((0, 0),)))
+    monkeypatch.setattr(matmat_kernels, "WALKED_NNZ", 0)
+    monkeypatch.setattr(matmat_kernels, "WALK_PADDING", 1e9)
     monkeypatch.setattr(bbcsr_matmat, "takes_lines", lambda *of: False)
     return walked
 
 
 def stop(monkeypatch):
     """Nothing walks."""
-    monkeypatch.setattr(wide, "may_walk", lambda *of: False)
+    monkeypatch.setattr(matmat_kernels, "may_walk", lambda *of: False)
 
 
 @pytest.mark.parametrize("shape", [(1, 40), (32, 32), (33, 50), (1_000, 1_000), (70_001, 70_001), (20_000, 300_000)])
@@ -210,20 +211,24 @@ def test_pieces_are_even():
 
 def test_where_rows_walk():
     """By counts: rows, nonzeros, the mean and the longest row, padding, and vectors of a row of X."""
-    rows = wide.Rows((200_000, 200_000), 1_400_000, 1_500_000.0, 7)
-    vectors = (4, 7.5, 8, 12, 16, 24, 32, 40, 48, 64, 128, 256)
-    assert [n for n in vectors if wide.may_walk(rows, n)] == [8, 16, 32, 48, 64, 128, 256]
+
+    def walked(rows, *vectors, load=16):
+        return [n for n in vectors if matmat_kernels.may_walk(rows, RowOfX(n, load))]
+
+    rows = Rows((200_000, 200_000), 1_400_000, 1_500_000, 7)
+    assert walked(rows, 4, 7, 8, 12, 16, 24, 32, 40, 48, 64, 128, 256) == [8, 16, 32, 48, 64, 128, 256]
+    assert not walked(rows, 8, 16, 32, load=8)
     for other in (
-        rows._replace(shape=(20_000, 200_000), nnz=140_000, slots=150_000.0),
-        rows._replace(nnz=390_000, slots=400_000.0),
+        rows._replace(shape=(20_000, 200_000), nnz=140_000, slots=150_000),
+        rows._replace(nnz=390_000, slots=400_000),
         rows._replace(longest=33),
-        rows._replace(slots=2_500_000.0),
-        rows._replace(shape=(30_000, 30_000), nnz=149_000, slots=149_000.0, longest=5),
+        rows._replace(slots=2_500_000),
+        rows._replace(shape=(30_000, 30_000), nnz=149_000, slots=149_000, longest=5),
     ):
-        assert not any(wide.may_walk(other, n) for n in (8, 16, 32, 64)), other
-    few = rows._replace(shape=(35_000, 35_000), nnz=315_000, slots=315_000.0)
-    for of in (rows._replace(nnz=900_000, slots=900_000.0), few):
-        assert [wide.may_walk(of, n) for n in (8, 16, 32, 64)] == [False, True, True, False]
-    for mean, walks in ((7, [False, True, True, True, False]), (8, [True, True, True, True, False])):
-        of = rows._replace(shape=(80_000, 80_000), nnz=mean * 80_000, slots=mean * 80_000.0)
-        assert [wide.may_walk(of, n) for n in (8, 16, 32, 64, 128)] == walks
+        assert not walked(other, 8, 16, 32, 64), other
+    few = rows._replace(shape=(35_000, 35_000), nnz=315_000, slots=315_000)
+    for of in (rows._replace(nnz=900_000, slots=900_000), few):
+        assert walked(of, 8, 16, 32, 64) == [16, 32]
+    for mean, walks in ((7, [16, 32, 64]), (8, [8, 16, 32, 64])):
+        of = rows._replace(shape=(80_000, 80_000), nnz=mean * 80_000, slots=mean * 80_000)
+        assert walked(of, 8, 16, 32, 64, 128) == walks

@@ -68,25 +68,6 @@ def test_a_kernel_by_vectors_of_a_row_of_x():
     assert kernels((16, 17, 64), 0, shape=(30_000, 30_000), nnz=900_000) == ["cvr long rows"] * 3
 
 
-@pytest.mark.parametrize(
-    ("line", "load", "nnz", "mean", "kernel"),
-    [
-        (200, 16, 3_000_000, 30, "cvr long rows"),
-        (200, 8, 3_000_000, 30, "cvr warps"),
-        (200, 8, 1_900_000, 30, "cvr long rows"),
-        (200, 8, 3_000_000, 7, "cvr warps"),
-        (132, 4, 3_000_000, 30, "cvr warps"),
-        (132, 4, 3_000_000, 7, "cvr"),
-        (128, 8, 3_000_000, 30, "cvr long rows"),
-        (260, 4, 100_000, 7, "cvr warps"),
-        (260, 4, 100_000, 30, "cvr long rows"),
-    ],
-)
-def test_chunks_by_the_bytes_of_a_load(line, load, nnz, mean, kernel):
-    """Of large matrices a warp has rows of X from 129 bytes on where a lane would load less than 16 bytes at a time."""
-    assert wide.chunks_kernel((nnz // mean, 100), nnz, line, load) == kernel
-
-
 def test_rows_that_read_nothing_together():
     """In long rows each row of a bin is elsewhere: as if columns were anywhere."""
     near, apart = ({"shape": (2_000, 1_000_000), "row_max": 6_000, "sectors": s, "lines": s} for s in (0.1, 1.0))

@@ -10,7 +10,7 @@ import math
 import operator
 from typing import Any, NamedTuple
 
-from .fitted import PROCESSORS
+from . import matmat_kernels
 from .tables import WARP
 
 #: Megabytes that an H200's L2 cache holds beside what streams through it; of X, from which it does not hold all; of X, of which
@@ -18,20 +18,9 @@ from .tables import WARP
 IN_L2, MUCH_OF_X, IN_L1 = 40.0, 20.0, 2.0
 #: Lines of LINE columns that a bin needs, over those that it would need if columns were anywhere: from then on they are.
 APART, LINE = 0.8, 64
-#: Rows, and entries of an average one, from which thread blocks walk over neighbouring rows of single columns: by the vectors
-#: of 16 bytes that a row of X has, at least; and nonzeros. The entries of the longest row, and slots over nonzeros, at most.
-WALKED = {
-    8: ((40_000, 8), (100_000, 6)),
-    16: ((30_000, 2),),
-    32: ((30_000, 3),),
-    64: ((40_000, 6),),
-    128: ((90_000, 6),),
-}
-WALKED_NNZ, WALK_STEPS, WALK_PADDING = 150_000, 32, 1.75
-#: CVR: bytes of a row of X from which rows of A may be long, and nonzeros of an average one from which they are: most steps
-#: have no record then. Bytes of more than which a warp has a row of X; nonzeros up to which rows of A that are long have
-#: their own kernel there too, and from which a warp has shorter rows of X of which lanes would load few bytes at a time.
-LONG_LINE, LONG, LONG_ROW, FEW_LONG, MANY_ODD = 128, 12, 256, 1_000_000, 2_000_000
+
+#: The GPU that the constants are of.
+H200 = matmat_kernels.GPU()
 
 
 class Costs(NamedTuple):
@@ -84,39 +73,6 @@ COSTS = {
 }
 
 
-class Rows(NamedTuple):
-    """Of single columns."""
-
-    shape: tuple[int, int]  # of the matrix
-    nnz: int
-    slots: float  # padding counted
-    longest: int
-
-
-def may_walk(rows: Rows, n_vectors: float) -> bool:
-    """Whether thread blocks walk over neighbouring rows in ``A @ X``, with so many vectors of 16 bytes in a row of X."""
-    if n_vectors < 8 or (n_vectors != 8 and n_vectors % 16):
-        return False
-    enough = WALKED[max(least for least in WALKED if least <= n_vectors)]
-    if rows.nnz < WALKED_NNZ or not any(rows.shape[0] >= n and rows.nnz >= mean * rows.shape[0] for n, mean in enough):
-        return False
-    return rows.longest <= WALK_STEPS and rows.slots <= WALK_PADDING * rows.nnz
-
-
-def chunks_kernel(shape: tuple[int, int], nnz: int, line: int, load: int) -> str:
-    """CVR's kernel for ``A @ X`` with rows of X of `line` bytes, of which a lane loads `load` at a time: a key of COSTS.
-
-    A warp has a long row of X. Of a large matrix it has a shorter one of which a lane loads less than 16 bytes at a time, as
-    that takes many loads: but for single numbers where rows of A are short.
-    """
-    are_long = nnz >= LONG * shape[0]
-    is_odd = nnz >= MANY_ODD and load < 16 and (load > 4 or are_long)
-    least = LONG_LINE if is_odd else LONG_ROW
-    if line >= LONG_LINE and are_long and (line <= least or nnz < FEW_LONG):
-        return "cvr long rows"
-    return "cvr warps" if line > least else "cvr"
-
-
 class Matrix(NamedTuple):
     """What is known of one in some format."""
 
@@ -139,6 +95,11 @@ class Matrix(NamedTuple):
     def slots(self) -> float:
         """The same with padding, or what else tables hold."""
         return max(self.stored, slots(self.stats, self.n_bytes, max(1, self.block_size)))
+
+    @property
+    def width(self) -> int:
+        """Numbers in a vector load of X."""
+        return math.gcd(self.columns, min(4, max(1, matmat_kernels.LOAD // self.itemsize)))
 
 
 def slots(stats: Any, n_bytes: int, block_size: int) -> float:
@@ -183,55 +144,52 @@ def kernel(of: Matrix) -> str:
     and :mod:`cvrarray.gpu.cvr_matmat` choose, as far as statistics tell. Those of a narrow X have one name a format; with few
     columns some have another.
     """
-    row, block = of.columns * of.itemsize, of.block_size
-    if of.columns <= NARROW and row % 16:
-        return "narrow cvr" if not block else "narrow rows" if block == 1 else "narrow blocks"
-    name = _of_chunks(of) if not block else _of_single_columns(of) if block == 1 else _of_blocks(of)
-    return f"few {name}" if row <= FEW and f"few {name}" in COSTS else name
+    row, (family, rule) = of.columns * of.itemsize, _FAMILIES[min(of.block_size, 2)]
+    if of.columns <= NARROW and row % matmat_kernels.LOAD:
+        return f"narrow {family}"
+    name = rule(of)
+    return f"few {family}" if row <= FEW and name == family else name
 
 
 def _of_chunks(of: Matrix) -> str:
-    line = of.columns * of.itemsize
-    return chunks_kernel(of.stats.shape, of.stats.nnz, line, math.gcd(line, 16))
+    return matmat_kernels.of_chunks(of.stats.shape, of.stats.nnz, of.columns * of.itemsize, of.width * of.itemsize)
 
 
 def _of_single_columns(of: Matrix) -> str:
-    stats, slots = of.stats, of.slots
-    n_bins = max(1.0, stats.shape[0] / WARP)
-    vectors, n_steps = of.columns * of.itemsize / 16, slots / (WARP * n_bins)
-    is_late = stats.row_max * 16 * PROCESSORS * WARP > 2 * slots
-    x = stats.shape[1] * of.columns * of.itemsize / 1e6
-    entries, n_lines = WARP * max(1.0, stats.nnz / stats.shape[0]), stats.shape[1] / LINE
-    is_apart = stats.lines >= APART * n_lines / entries * -math.expm1(-entries / n_lines)
-    is_reused = stats.nnz >= (12 if vectors % 8 else 2) * stats.shape[1]
-    if vectors >= 16 and x >= IN_L2 and stats.shape[1] <= 1_200_000 and slots <= 2 * stats.nnz and is_apart and is_reused:
-        if not is_late:
-            return "turns"
-    if may_walk(Rows(stats.shape, stats.nnz, slots, stats.row_max), vectors):
-        return "walk"
-    is_even = slots <= 1.25 * stats.nnz
-    if n_bins >= 12_000 and stats.row_max <= 8 and vectors <= 4 and of.itemsize + (2 if stats.narrow_columns == 1 else 6) <= 11:
-        return "copies"
-    most = 4 if not is_even else 8 if stats.row_max <= 8 or n_steps > 16 else 16
-    if not is_late and n_bins >= 12_000 and vectors <= most:
+    stats = of.stats
+    rows = matmat_kernels.Rows(stats.shape, stats.nnz, int(of.slots), stats.row_max)
+    x = matmat_kernels.RowOfX(of.columns // of.width, of.width * of.itemsize)
+    if matmat_kernels.may_take_lines(rows, x, H200) and _are_apart(stats):
         return "turns"
-    share = slots * 16 / (16 * WARP * PROCESSORS)
-    return "rows cut" if stats.row_max > max(64, min(2 * n_steps, max(1024, share))) else "rows"
+    if matmat_kernels.may_walk(rows, x):
+        return "walk"
+    if matmat_kernels.may_copy(rows, x, of.itemsize + (2 if stats.narrow_columns == 1 else 4)):
+        return "copies"
+    if matmat_kernels.takes_turns(rows, x, H200):
+        return "turns"
+    longest = matmat_kernels.longest_whole_row(1, rows.slots, rows.mean, H200)
+    return "rows cut" if stats.row_max > longest else "rows"
+
+
+def _are_apart(stats: Any) -> bool:
+    """Whether rows of a bin read X far apart."""
+    entries, n_lines = WARP * max(1.0, stats.nnz / stats.shape[0]), stats.shape[1] / LINE
+    return bool(stats.lines >= APART * n_lines / entries * -math.expm1(-entries / n_lines))
 
 
 def _of_blocks(of: Matrix) -> str:
     stats, size = of.stats, of.block_size
-    block_rows = max(1.0, stats.shape[0] / size)
-    vectors = max(1, of.columns * of.itemsize // 16)
-    few = vectors == 1 and stats.shape[0] < 2000 * WARP
-    lanes = 2 if few else min(16, 1 << (vectors - 1).bit_length())
-    if lanes < 2:
-        return "blocks in turns"
-    mean, longest = of.slots / size**2 / block_rows, stats.row_max / size
-    threads, enough, sharers = block_rows * lanes, 16 * WARP * PROCESSORS, 1
-    while 2 * sharers * lanes <= WARP and 2 * sharers * threads <= enough and 4 * sharers <= mean:
-        sharers *= 2
-    is_uneven = longest > sharers * max(8, 2 * mean * threads / enough)
-    if size == 6 and of.itemsize == 8 and stats.block_fill[size] == 1 and lanes >= 4 and not is_uneven:
+    n_bins = max(1, -(-stats.shape[0] // WARP))
+    mean = int(of.slots) // (WARP * size * n_bins)
+    rows = matmat_kernels.BlockRows(-(-stats.shape[0] // size), mean, -(-stats.row_max // size))
+    staged = matmat_kernels.tiles_of_staged(size, of.itemsize, of.columns, of.width)
+    if staged is not None and stats.block_fill[size] == 1 and matmat_kernels.sharers(rows, staged, H200):
         return "blocks staged"
-    return "uneven blocks" if is_uneven else "blocks"
+    groups = matmat_kernels.tiles_of_groups(size, of.columns, of.width, n_bins)
+    if groups is None:
+        return "blocks in turns"
+    return "blocks" if matmat_kernels.sharers(rows, groups, H200) else "uneven blocks"
+
+
+#: By the block size, 0 to 2 and larger: names of constants, and which of them.
+_FAMILIES = ("cvr", _of_chunks), ("rows", _of_single_columns), ("blocks", _of_blocks)

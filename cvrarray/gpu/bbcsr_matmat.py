@@ -13,39 +13,20 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from ..core import wide
+from ..core import matmat_kernels
 from ..core.arrays import Run
+from ..core.matmat_kernels import LINE, LOAD, MATRIX_LANES, Tiles
 from ..core.tables import WARP, BBCSRTables, mask_dtype
 from . import distinct, transposed, uneven_rows
 from .bbcsr_lengths import Lengths
 from .bbcsr_reads import reads_apart, reads_near
-from .bbcsr_tables import SHAPES, as_struct, mean_blocks, n_slots, slot_bytes
+from .bbcsr_tables import SHAPES, as_struct, n_slots, slot_bytes
 from .compiler import PRODUCTS, STORED, Coded, Kernel, allowed, constant
-from .launches import (
-    LINE,
-    MATRIX_LANES,
-    NULL,
-    Struct,
-    Tiles,
-    argument,
-    blocks,
-    matrix_grid,
-    matrix_tiles,
-    matrix_width,
-    scaling,
-    struct,
-    vector_width,
-)
-from .properties import attribute, has_asynchronous_copies, has_copy_engine, processors
+from .launches import NULL, Struct, argument, blocks, matrix_grid, matrix_width, scaling, struct, vector_width
+from .properties import attribute, gpu, has_asynchronous_copies, has_copy_engine, processors
 from .streams import PerStream
 from .uneven_rows import BLOCK, Pieces, Schedule
 
-ENOUGH_WARPS = 16  # a multiprocessor, that should have rows
-#: Of blocks of up to MOST_ROWS_A_GROUP rows a group of lanes holds all sums, if at least MANY_LANES share
-#: them. Fewer lanes would read values of too many rows at a time.
-MOST_ROWS_A_GROUP, MANY_LANES = 8, 2
-#: Vectors of a row of X from which each of them has two, where a block has up to 4 rows and where it has more, and four.
-TWO_VECTORS, FOUR_VECTORS = (8, 32), 64
 #: Row by row, the most lanes that share a row of X. Twice as many would do as well with half the vectors each, but for the
 #: instructions that pass on a nonzero.
 MOST_LANES = 8
@@ -53,18 +34,13 @@ MOST_LANES = 8
 ENOUGH_TILES = 1800, 2400
 #: Blocks that a group has at least where it multiplies several together.
 LONG_ENOUGH = 8
-#: Bins up to which of larger blocks two lanes share a row of X that is one vector.
-FEW_BINS = 2000
-#: Single columns: bins from which a warp takes a whole one, where a row of X has at most FEW_VECTORS vectors: with rows of
-#: at most SHORT entries, longer ones, and much padding.
-MANY_BINS, FEW_VECTORS, SHORT, MUCH_PADDING = 12_000, (16, 8, 4), 16, 1.25
-#: Otherwise lanes share a row. It has several groups of them, of LEAST_ENTRIES entries each, where all rows have no more
-#: threads than these a multiprocessor: all are under way at once. The second number is for rows that are long and have no
-#: more lanes than a warp, where a lane has several vectors.
+#: Where lanes share a row of single columns, it has several groups of them, of LEAST_ENTRIES entries each, where all rows have
+#: no more threads than these a multiprocessor: all are under way at once. The second number is for rows that are long and
+#: have no more lanes than a warp, where a lane has several vectors.
 ENOUGH_THREADS, LEAST_ENTRIES = (1024, 1900), 2
-#: Rows that are many, quite a few, or at least not few, entries of one that is long, and bytes of a vector of X that is not
-#: narrow.
-MANY_ROWS, MORE_ROWS, SOME_ROWS, LONG_ROWS, VECTOR_BYTES = 50_000, 30_000, 12_000, 40, 16
+#: Rows that are many, quite a few, or at least not few, and entries of one that is long; nonzeros a column from which rows of X
+#: are reused much.
+MANY_ROWS, MORE_ROWS, SOME_ROWS, LONG_ROWS, REUSED = 50_000, 30_000, 12_000, 40, 12
 #: Of MORE_ROWS: entries of a row up to which four lanes share a row of X of up to 16 vectors, and from which all lanes of a
 #: warp share one of WIDE vectors or more. What is read of X at a time is the longer for it, and so is each row's part.
 FEW_ENTRIES, MANY_ENTRIES, WIDE = 6, 10, 64
@@ -74,25 +50,15 @@ OF_ONE_LANE, ONE_LANE_ROWS, FEW_ROWS, ONE_LANE_LOADS = (3, 5), (12, 64), 8_000, 
 #: The same where rows are near each other: narrow vectors, and others, of many rows, and of fewer rows; groups of columns over
 #: entries (:func:`.bbcsr_reads.reads_near`), and where many rows have no more than OF_ONE_LANE columns.
 NEAR_OF_ONE_LANE, NEAR_OF_FEW_ROWS, NEAR = ((3, 5, 7), (3, 5)), ((5,), ()), (0.4, 0.8)
-#: Rows of more steps than LEAST_LONG, in single columns and in blocks, and than LONG_FACTOR times the mean, or than
-#: ALWAYS_LONG and the share that all threads would have, have thread blocks of their own: one for each piece in which a
-#: thread block loads rows of X about PIECE_ROUNDS times, or as many times longer ones as keep the pieces of a row fewer
-#: than their steps.
-LEAST_LONG, LONG_FACTOR, ALWAYS_LONG, PIECE_ROUNDS = (64, 24), 2, (1024, 96), 8
-#: Block rows are uneven where a group of the longest has more than UNEVEN_FROM blocks, and UNEVEN times its share of all
-#: blocks. They then have no more warps than UNEVEN_WARPS a multiprocessor.
-UNEVEN, UNEVEN_FROM, UNEVEN_WARPS = 2, 8, 20
-#: Single columns: a copy engine brings a warp's next tables to shared memory meanwhile, where no row has more than STEPS
-#: entries, X has up to SHORT_VECTORS vectors a row, and a value with its column up to SHORT_BYTES.
-#: A thread block has COPYING_WARPS, and a multiprocessor ALL_COPYING_WARPS.
-STEPS, COPYING_WARPS = (constant("bbcsr_matmat_short.cu", name) for name in ("SHORT", "PER_BLOCK"))
-SHORT_VECTORS, SHORT_BYTES, ALL_COPYING_WARPS = 4, 11, 32
-#: Blocks of these sizes without holes, of values of so many bytes: tables go through shared memory, AHEAD steps ahead, where
-#: at least so many lanes share a row of X. Each of them has two vectors from so many vectors a row on.
-STAGED_SIZES, STAGED_BYTES, STAGED_LANES, STAGED_TWO_VECTORS = (6, 7, 8), 8, 4, 16
-AHEAD = constant("bbcsr_matmat_staged.cu", "AHEAD")
-#: Single columns: with a copy engine thread blocks walk over neighbouring rows, where :func:`cvrarray.core.wide.may_walk` says
-#: so. HELD bins are in shared memory, beside WALK_OWN bytes.
+#: A long row is cut in pieces. For each a thread block loads rows of X about PIECE_ROUNDS times, or as many times more as keep
+#: the pieces of a row fewer than their steps.
+PIECE_ROUNDS = 8
+#: Where block rows are uneven, they have no more warps than UNEVEN_WARPS a multiprocessor.
+UNEVEN_WARPS = 20
+#: Where a copy engine brings a warp's next tables, a thread block has COPYING_WARPS, and a multiprocessor ALL_COPYING_WARPS.
+COPYING_WARPS, ALL_COPYING_WARPS = constant("bbcsr_matmat_short.cu", "PER_BLOCK"), 32
+AHEAD = constant("bbcsr_matmat_staged.cu", "AHEAD")  #: steps that tables are, where they go through shared memory
+#: Where thread blocks walk over neighbouring rows, HELD bins are in shared memory, beside WALK_OWN bytes.
 WALK_THREADS, WALK_OWN, HELD = 1024, 4096, constant("bbcsr_matmat_walk.cu", "HELD")
 #: Lanes, vectors of each and steps under way there: of X with so many vectors a row, and with twice as many or a multiple of
 #: that. A piece has the most bins for the first, and for the second as many as have so many nonzeros.
@@ -100,16 +66,8 @@ WALK_LAYOUTS = (8, 1, 8), (8, 2, 4)
 LEAST_BINS, MOST_BINS, PIECE_NNZ = 4, 16, 1600
 EACH_BIN = 0.01  #: Of the time, that a piece of another number of bins has to save for each bin of the difference.
 TILES_AT_ONCE = 4  #: of which thread blocks walk, at most, where X is not large
-#: Single columns: a row that has this many times the steps that a warp takes on average is too long for turns.
-LATE = 2
-#: Single columns: rows of at most so many entries are thin. Warps take bins in turns there, where there are so many, and for
-#: the first of these numbers of vectors a row of X MANY_BINS.
-THIN, THIN_BINS, THIN_VECTORS = 2, 5000, (*range(2, 9), 16)
-#: Single columns, where the rows of a bin read other parts of X each, of so many lines of one column. Tiles have a line of each
-#: row of X if X has LARGE_X times the bytes of L2 or more, a tile LARGE_TILE times these or less, and A no more padding, and
-#: REUSE nonzeros a column, or the second number where rows of X are no whole number of lines. With that many, lanes that share
-#: short rows have narrower tiles, too.
-FAR_APART, LARGE_X, LARGE_TILE, TURNS_PADDING, REUSE = 4, 0.75, 3, 2, (2, 12)
+#: Where rows of a bin read other parts of X each: of so many lines of one column.
+FAR_APART = 4
 
 
 def blocks_under_way(block_size: int, vectors: int) -> int:
@@ -164,7 +122,7 @@ MATMAT_STAGED = Kernel(
     [
         (value, product, index, size, lanes, vector_width(product), vectors, sharers, offset)
         for value, product in PRODUCTS
-        if np.dtype(value).itemsize == STAGED_BYTES
+        if np.dtype(value).itemsize == matmat_kernels.STAGED_BYTES
         for index, size, lanes, vectors, sharers, offset in (
             ("int32", 6, 8, 1, 1, "uint32"),
             ("int64", 7, 16, 2, 1, "uint64"),
@@ -202,7 +160,7 @@ MATMAT_SHORT = Kernel(
         (value, product, "int32", lanes, vector_width(product), is_wide)
         for value, product in STORED
         for lanes, is_wide in ((1, False), (4, True))
-        if slot_bytes(value) + (4 if is_wide else 2) <= SHORT_BYTES
+        if slot_bytes(value) + (4 if is_wide else 2) <= matmat_kernels.COPIED_BYTES
     ],
     lambda value, product, index, lanes, width, is_wide: (value, product, index, mask_dtype(1), lanes, width, is_wide),
 )
@@ -244,6 +202,18 @@ class Asked(NamedTuple):
     def stored(self) -> np.dtype | Coded:
         """How values are."""
         return distinct.kind(self.t.data, self.t.distinct)
+
+    @property
+    def rows(self) -> matmat_kernels.Rows:
+        return matmat_kernels.Rows(self.t.shape, self.t.nnz, n_slots(self.t), self.lengths.most)
+
+    @property
+    def block_rows(self) -> matmat_kernels.BlockRows:
+        return matmat_kernels.BlockRows(self.lengths.n_block_rows, self.lengths.mean, self.lengths.most)
+
+    @property
+    def x(self) -> matmat_kernels.RowOfX:
+        return matmat_kernels.RowOfX(self.n_vectors, self.width * self.dtype.itemsize)
 
 
 class MatrixKernel(NamedTuple):
@@ -311,7 +281,7 @@ def kernel(asked: Asked) -> MatrixKernel:
     if walks(asked):
         return _walking_kernel(asked)
     of_one = has_one_lane(asked)
-    if takes_copies(asked) and not (of_one and asked.width * asked.dtype.itemsize < VECTOR_BYTES // 2):
+    if takes_copies(asked) and not (of_one and asked.x.load < LOAD // 2):
         return _kernel_of_short_rows(asked)
     if of_one or takes_lanes(asked):
         return _kernel_of_lanes(asked, of_one)
@@ -333,21 +303,19 @@ def _matrix_kernel(asked: Asked, has_dots: bool = False) -> MatrixKernel:
     """Where groups of lanes have a block row, or warps a bin. Its last argument is a null pointer, or where sums go that
     `has_dots` asks for.
     """
-    (t, _, _, k, width), size = asked, asked.t.block_size
-    if 1 < size <= MOST_ROWS_A_GROUP:
-        few = k == width > 1 and t.col_base.size < FEW_BINS
-        of_group = width // 2 if few else width  # a second lane, so that several groups can share a block row
-        tiles = matrix_tiles(k, of_group, vectors_of_a_lane(size, k // of_group))
-        if tiles.lanes >= MANY_LANES:
-            return _kernel_of_groups(asked, tiles, has_dots)
+    tiles = matmat_kernels.tiles_of_groups(asked.t.block_size, asked.k, asked.width, asked.t.col_base.size)
+    if tiles is not None:
+        return _kernel_of_groups(asked, tiles, has_dots)
     return _kernel_of_turns(asked, has_dots)
 
 
 def _kernel_of_groups(asked: Asked, of: Tiles, has_dots: bool) -> MatrixKernel:
     """Where groups of lanes have a block row."""
     (lanes, width, vectors, tiles), lengths, size = of, asked.lengths, asked.t.block_size
-    sharers, schedule = share_of_block_rows(lengths, lanes, tiles)
-    is_uneven = schedule is not None
+    sharers, schedule = matmat_kernels.sharers(asked.block_rows, of, gpu()), None
+    is_uneven = sharers == 0
+    if is_uneven:
+        sharers, schedule = 1, uneven_rows.evened_out(lengths.block_rows, lanes, tiles, UNEVEN_WARPS * WARP * processors())
     together = 1 if is_uneven else blocks_together(size, lanes * width, vectors, lengths.mean // sharers)
     pieces = Pieces(
         lengths.block_rows if is_uneven else lengths.bins[:0],
@@ -388,35 +356,32 @@ def _how(asked: Asked) -> tuple[Any, ...]:
 
 def _staged_kernel(asked: Asked) -> MatrixKernel | None:
     """Where tables go through shared memory; None where they should not."""
-    (t, lengths, dtype, k, width), stored, size, n_vectors = asked, asked.stored, asked.t.block_size, asked.n_vectors
-    if isinstance(stored, Coded) or stored.itemsize != STAGED_BYTES or t.present is not None:
+    (t, lengths, dtype, k, width), stored, size = asked, asked.stored, asked.t.block_size
+    if isinstance(stored, Coded) or t.present is not None or not has_asynchronous_copies():
         return None
-    if size not in STAGED_SIZES or lengths.most * size * WARP >= 1 << 31 or not has_asynchronous_copies():
+    tiles = matmat_kernels.tiles_of_staged(size, stored.itemsize, k, width)
+    if tiles is None or staged_bytes(size, tiles.lanes) > 48 << 10 or lengths.most * size * WARP >= 1 << 31:
         return None
-    vectors = 1 if n_vectors < STAGED_TWO_VECTORS else 4 if size == 6 and n_vectors >= FOUR_VECTORS else 2
-    lanes, _, vectors, tiles = matrix_tiles(k, width, vectors)
-    if k < lanes * width * vectors:
-        lanes, _, vectors, tiles = matrix_tiles(k, width)
-    sharers, schedule = share_of_block_rows(lengths, lanes, tiles)
-    if lanes < STAGED_LANES or staged_bytes(size, lanes) > 48 << 10 or schedule is not None:
+    sharers = matmat_kernels.sharers(asked.block_rows, tiles, gpu())
+    if not sharers:
         return None
     return MatrixKernel(
-        MATMAT_STAGED(stored, dtype, t.col_wide.dtype, size, lanes, width, vectors, sharers, _offset(asked)),
-        matrix_grid(-(-lengths.n_block_rows * sharers * lanes // BLOCK), tiles),
+        MATMAT_STAGED(stored, dtype, t.col_wide.dtype, size, tiles.lanes, width, tiles.vectors, sharers, _offset(asked)),
+        matrix_grid(-(-lengths.n_block_rows * sharers * tiles.lanes // BLOCK), tiles.tiles),
     )
 
 
 def staged_bytes(size: int, lanes: int) -> int:
     """Of shared memory that a thread block of ``bbcsr_matmat_staged`` takes."""
-    values = 16 * (-(-size * size * STAGED_BYTES // 16) | 1)
+    values = 16 * (-(-size * size * matmat_kernels.STAGED_BYTES // 16) | 1)
     return BLOCK // lanes * (AHEAD + 1) * (values + 8)
 
 
 def _kernel_of_lanes(asked: Asked, of_one: bool) -> MatrixKernel:
     """Where lanes share rows of single columns, or one lane has a row of X."""
     (t, lengths, dtype, _, width), n_vectors = asked, asked.n_vectors
-    is_reused = t.nnz >= REUSE[1] * t.shape[1]
-    lanes, vectors, sharers, loads = rows_layout(t.shape[0], lengths.mean, n_vectors, width * dtype.itemsize, of_one, is_reused)
+    is_reused = t.nnz >= REUSED * t.shape[1]
+    lanes, vectors, sharers, loads = rows_layout(t.shape[0], lengths.mean, n_vectors, asked.x.load, of_one, is_reused)
     tiles, is_part = -(-n_vectors // (lanes * vectors)), vectors > 1 and n_vectors < lanes * vectors
     (n_blocks,) = blocks(t.col_base.size * WARP * lanes * sharers, BLOCK)
     pieces = _pieces(asked, WARP, lanes * vectors / loads, tiles, (1, lanes * width * vectors))
@@ -441,7 +406,7 @@ def _walking_kernel(asked: Asked) -> MatrixKernel:
     t, lengths, dtype, k, width = asked
     lanes, vectors, loads = WALK_LAYOUTS[k // width > WALK_LAYOUTS[0][0]]
     n_bins, tiles = t.col_base.size, k // (lanes * width * vectors)
-    at_once = 1 if is_large(asked) else min(tiles, TILES_AT_ONCE)
+    at_once = 1 if matmat_kernels.is_large(t.shape[1] * asked.x.n_bytes, gpu()) else min(tiles, TILES_AT_ONCE)
     n_blocks, bins_of_piece = max(1, processors() // at_once), MOST_BINS
     if vectors > 1:
         bins_of_piece = max(LEAST_BINS, min(MOST_BINS, round(PIECE_NNZ * n_bins / t.nnz)))
@@ -464,7 +429,8 @@ def even_pieces(n_bins: int, bins_of_piece: int, n_blocks: int) -> int:
 
 def _pieces(asked: Asked, rows: int, lanes: float, tiles: int, sums: tuple[int, int]) -> Pieces:
     """Of bins, where `rows` is 1, or of rows: a step that is under way takes so many lanes."""
-    lengths, longest = asked.lengths, longest_whole_row(asked.t, asked.lengths)
+    size, lengths = asked.t.block_size, asked.lengths
+    longest = matmat_kernels.longest_whole_row(size, n_slots(asked.t) // size**2, lengths.mean, gpu())
     n_steps = max(1, math.isqrt(lengths.most), int(PIECE_ROUNDS * BLOCK / lanes))
     of = lengths.bins if rows == 1 or lengths.most <= longest else lengths.rows
     return Pieces(of, Schedule(longest, n_steps), tiles, sums, asked.dtype)
@@ -488,13 +454,9 @@ def copied_bytes(t: BBCSRTables) -> int:
 
 
 def takes_copies(asked: Asked) -> bool:
-    """Whether in ``A @ X`` a warp's next tables are copied to shared memory while it multiplies: where all rows are short."""
-    t, lengths = asked.t, asked.lengths
-    if t.block_size > 1 or lengths.most > STEPS or asked.n_vectors > SHORT_VECTORS or t.col_base.size < MANY_BINS:
-        return False
-    if is_thin(t):
-        return False
-    return copied_bytes(t) <= SHORT_BYTES and can_be_copied(t)
+    """Whether a warp's next tables are copied to shared memory while it multiplies."""
+    t = asked.t
+    return t.block_size == 1 and matmat_kernels.may_copy(asked.rows, asked.x, copied_bytes(t)) and can_be_copied(t)
 
 
 def _room() -> int:
@@ -503,75 +465,33 @@ def _room() -> int:
 
 
 def walks(asked: Asked) -> bool:
-    """Whether in ``A @ X`` thread blocks walk over neighbouring rows, so that these find rows of X in L1."""
-    (t, lengths, dtype, k, width), stored = asked, asked.stored
+    """Whether thread blocks walk over neighbouring rows, so that these find rows of X in L1."""
+    (t, lengths, dtype, _, _), stored = asked, asked.stored
     if dtype not in (np.float32, np.float64) or dtype != (stored.dtype if isinstance(stored, Coded) else stored):
         return False
-    if t.block_size > 1 or width != vector_width(dtype) or k % width or is_thin(t):
-        return False
-    if not wide.may_walk(wide.Rows(t.shape, t.nnz, n_slots(t), lengths.most), k // width):
+    if t.block_size > 1 or not matmat_kernels.may_walk(asked.rows, asked.x):
         return False
     return HELD * lengths.most * WARP * copied_bytes(t) <= _room() and can_be_copied(t)
 
 
 def takes_lines(asked: Asked) -> bool:
-    """Whether in ``A @ X`` a warp takes all rows of a bin, in turns, and a line of each row of X at a time.
-
-    Then a tile of X is small, and L2 holds more of it; and what warps read of it at a time is near each other, as all begin
-    with the first columns of their rows. Not where most rows of X are read once.
-    """
-    t, lengths, dtype, k, width = asked
-    if t.block_size > 1 or k // width < 2 * MOST_LANES or width * dtype.itemsize * MOST_LANES != LINE:
+    """Whether a warp takes all rows of a bin, in turns, and a line of each row of X at a time."""
+    if asked.t.block_size > 1 or not matmat_kernels.may_take_lines(asked.rows, asked.x, gpu()):
         return False
-    if t.nnz < REUSE[asked.n_vectors % MOST_LANES > 0] * t.shape[1]:
-        return False
-    if not is_large(asked) or t.shape[1] * LINE > LARGE_TILE * attribute("L2CacheSize"):
-        return False
-    return n_slots(t) <= TURNS_PADDING * t.nnz and not is_late(t, lengths) and reads_apart(t, dtype.itemsize, FAR_APART * LINE)
-
-
-def is_large(asked: Asked) -> bool:
-    """Whether X has about as many bytes as L2, or more."""
-    return bool(asked.t.shape[1] * asked.k * asked.dtype.itemsize >= LARGE_X * attribute("L2CacheSize"))
-
-
-def is_thin(t: BBCSRTables) -> bool:
-    """Whether rows have an entry or two, as those of a permutation: little is read twice, so a warp has many rows under way."""
-    return n_slots(t) <= THIN * WARP * t.col_base.size
-
-
-def is_late(t: BBCSRTables, lengths: Lengths) -> bool:
-    """Would a warp with the longest rows be late, if each took all rows of a bin?"""
-    warps = ENOUGH_WARPS * processors()
-    return bool(lengths.most * warps * WARP > LATE * n_slots(t))
+    return reads_apart(asked.t, asked.dtype.itemsize, FAR_APART * LINE)
 
 
 def takes_lanes(asked: Asked) -> bool:
-    """Whether in ``A @ X`` lanes share rows. Otherwise a warp takes all rows of a bin, in turns.
-
-    Turns load tables with fewer instructions, and multiply padding too; a warp that has a very long row is late.
-    """
-    t, lengths = asked.t, asked.lengths
-    if t.block_size > 1:
-        return False
-    if is_late(t, lengths):
-        return True
-    if is_thin(t):
-        least = MANY_BINS if asked.n_vectors == THIN_VECTORS[0] else THIN_BINS
-        return t.col_base.size < least or asked.n_vectors not in THIN_VECTORS
-    if n_slots(t) > MUCH_PADDING * t.nnz:
-        most = FEW_VECTORS[2]
-    else:
-        most = FEW_VECTORS[lengths.most <= STEPS or mean_blocks(t) > SHORT]
-    return t.col_base.size < MANY_BINS or asked.n_vectors > most
+    """Whether lanes share rows of single columns. Otherwise a warp takes all rows of a bin, in turns."""
+    return asked.t.block_size == 1 and not matmat_kernels.takes_turns(asked.rows, asked.x, gpu())
 
 
 def has_one_lane(asked: Asked) -> bool:
     """Whether a lane has a whole row of X, of few vectors: where rows of A are short, or near each other, so that neighbours
     read near each other, or long and few, so that many groups share one.
     """
-    (t, lengths, dtype, k, width), n_vectors, n_rows = asked, asked.n_vectors, asked.t.shape[0]
-    is_narrow, is_many = width * dtype.itemsize < VECTOR_BYTES, n_rows >= MANY_ROWS
+    (t, lengths, _, k, _), n_vectors, n_rows = asked, asked.n_vectors, asked.t.shape[0]
+    is_narrow, is_many = asked.x.load < LOAD, n_rows >= MANY_ROWS
     if t.block_size > 1:
         return False
     is_short, is_long = lengths.mean < ONE_LANE_ROWS[0], lengths.mean >= ONE_LANE_ROWS[1]
@@ -583,16 +503,16 @@ def has_one_lane(asked: Asked) -> bool:
 
 
 def rows_layout(
-    n_rows: int, mean: int, n_vectors: int, vector_bytes: int, of_one: bool = False, is_reused: bool = False
+    n_rows: int, mean: int, n_vectors: int, load: int, of_one: bool = False, is_reused: bool = False
 ) -> tuple[int, int, int, int]:
-    """How lanes share rows of A, of `mean` entries, and of X, of `n_vectors` vectors, in ``A @ X`` with blocks of 1: lanes of
-    a group, vectors that each holds, groups that share a row, and vectors under way. `of_one`: a lane has a row of X;
+    """How lanes share rows of A, of `mean` entries, and of X, of `n_vectors` vectors of `load` bytes, in single columns: lanes
+    of a group, vectors that each holds, groups that share a row, and vectors under way. `of_one`: a lane has a row of X;
     `is_reused`: rows of X are read often, so that L2 should hold more of a narrower tile.
 
     A row of X of 32 vectors, or 64, and so on, has tiles. Any other is one tile if lanes have room for it: tiles would begin
     anywhere in a cache line.
     """
-    is_narrow, is_many, is_long = vector_bytes < VECTOR_BYTES, n_rows >= MANY_ROWS, mean >= LONG_ROWS
+    is_narrow, is_many, is_long = load < LOAD, n_rows >= MANY_ROWS, mean >= LONG_ROWS
     are_more = n_rows >= MORE_ROWS
     is_short = are_more and mean < FEW_ENTRIES
     most = 1
@@ -602,14 +522,8 @@ def rows_layout(
         lanes = 1 << (n_vectors - 1).bit_length()
     elif n_vectors in (8, 16) and is_short:
         lanes, most = 4, n_vectors // 4
-    elif n_vectors % 32 == 0 and are_more and not is_many and mean >= MANY_ENTRIES:
-        lanes, most = WARP if n_vectors >= WIDE else 16, 2
-    elif n_vectors % 32 == 0 and are_more:
-        lanes, most = 16 if n_vectors >= WIDE and not (is_short and is_reused) else 8, 4
-    elif n_vectors % 32 == 0 and n_rows >= SOME_ROWS:
-        lanes, most = 8, 2
     elif n_vectors % 32 == 0:
-        lanes, most = (16, 2) if n_vectors == 32 or is_long else (32, 2)
+        lanes, most = _lanes_of_tiles(n_rows, mean, n_vectors >= WIDE, is_reused)
     else:
         lanes, most = 4 if n_vectors <= 12 else 8, 5 if is_narrow or is_many else 4 if are_more and n_vectors > 32 else 3
         while lanes < WARP and lanes * most < n_vectors:
@@ -622,19 +536,22 @@ def rows_layout(
         if 2 * sharers * n_rows * lanes * tiles > enough:
             break
         sharers *= 2
-    loads = max(4 if lanes * vectors <= 4 else 8, vectors * VECTOR_BYTES // vector_bytes if vectors > 1 else 0)
+    loads = max(4 if lanes * vectors <= 4 else 8, vectors * LOAD // load if vectors > 1 else 0)
     if lanes == 1 < vectors:
         loads = max(ONE_LANE_LOADS[0], min(loads, ONE_LANE_LOADS[1]))
     return lanes, vectors, sharers, loads
 
 
-def vectors_of_a_lane(block_size: int, n_vectors: int) -> int:
-    """Vectors of a row of X, of `n_vectors`, that each lane of a group has in ``A @ X`` with blocks of 2 to 8, at most.
-
-    More of them pass on the values of a block fewer times, and take more registers.
-    """
-    most = 4 if block_size <= 4 else 2
-    return most if n_vectors >= FOUR_VECTORS else 2 if n_vectors >= TWO_VECTORS[block_size > 4] else 1
+def _lanes_of_tiles(n_rows: int, mean: int, is_wide: bool, is_reused: bool) -> tuple[int, int]:
+    """Lanes of a group, and vectors of each at most, where X has 32 vectors a row or, `is_wide`, a multiple."""
+    if n_rows >= MORE_ROWS:
+        if n_rows < MANY_ROWS and mean >= MANY_ENTRIES:
+            return WARP if is_wide else 16, 2
+        is_narrower = mean < FEW_ENTRIES and is_reused
+        return 16 if is_wide and not is_narrower else 8, 4
+    if n_rows >= SOME_ROWS:
+        return 8, 2
+    return WARP if is_wide and mean < LONG_ROWS else 16, 2
 
 
 def blocks_together(block_size: int, columns: int, vectors: int, n_blocks: int) -> int:
@@ -643,30 +560,6 @@ def blocks_together(block_size: int, columns: int, vectors: int, n_blocks: int) 
     """
     is_small = block_size <= 3 and vectors <= 2 and vectors * columns <= 64
     return 2 if is_small and n_blocks >= LONG_ENOUGH else 1
-
-
-def longest_whole_row(t: BBCSRTables, lengths: Lengths) -> int:
-    """Steps from which rows, or bins, have thread blocks of their own in ``A @ X``, where groups hold no block rows."""
-    size = t.block_size
-    threads = ENOUGH_WARPS * WARP * processors()
-    n_steps = n_slots(t) // size**2
-    share = n_steps * MATRIX_LANES // threads
-    even = max(LONG_FACTOR * lengths.mean, share // 2 if size > 1 else 0)
-    return max(LEAST_LONG[size > 1], min(even, max(ALWAYS_LONG[size > 1], share)))
-
-
-def share_of_block_rows(lengths: Lengths, lanes: int, tiles: int) -> tuple[int, Schedule | None]:
-    """Groups of `lanes` lanes, of one warp, that share a block row in ``A @ X``: several where rows of some length would
-    leave most of the device idle. Where rows differ much, their lengths decide: then the second result says how.
-    """
-    n_threads, all_threads = lengths.n_block_rows * lanes * tiles, WARP * processors()
-    sharers, enough = 1, ENOUGH_WARPS * all_threads
-    while 2 * sharers * lanes <= WARP and 2 * sharers * n_threads <= enough and 4 * sharers <= lengths.mean:
-        sharers *= 2
-    even_share = lengths.mean * n_threads / enough
-    if lengths.most <= sharers * max(UNEVEN_FROM, UNEVEN * even_share):
-        return sharers, None
-    return 1, uneven_rows.evened_out(lengths.block_rows, lanes, tiles, UNEVEN_WARPS * all_threads)
 
 
 def turns_layout(n_bins: int, n_vectors: int) -> tuple[int, int]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
+from ..core.matmat_kernels import LINE
 from ..core.remembered import Remembered
 from ..core.tables import WARP, BBCSRTables
 from .bbcsr_tables import is_wide, mean_blocks
 from .captures import aside
 from .compiler import Kernel
-from .launches import LINE, SECTOR
+from .launches import SECTOR
 
 SAMPLED = 16, 8  #: bins, and steps of each, that are looked at
 APART = 0.8  #: parts that rows read at a step, over their entries there: from then on each reads others

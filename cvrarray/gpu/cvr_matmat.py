@@ -13,19 +13,17 @@ from typing import NamedTuple
 import cupy
 import numpy as np
 
-from ..core import wide
+from ..core import matmat_kernels
 from ..core.arrays import Run
+from ..core.matmat_kernels import LINE, MATRIX_LANES, Tiles
 from ..core.tables import CSR, WARP, CVRTables
 from . import cut_rows, distinct
 from .compiler import STORED, Kernel
 from .cvr_tables import FEW_WAVES, MOST_BLOCKS_FOR_EMPTY, as_struct, spans, waves
 from .launches import (
     ACCUMULATE,
-    LINE,
-    MATRIX_LANES,
     PLAIN,
     SCALE,
-    Tiles,
     argument,
     matrix_grid,
     matrix_width,
@@ -240,7 +238,7 @@ def matrix_layout(k: int, width: int, of: Kind, n_chunks: int | None = None) -> 
     """
     size, in_a_row = width * of.dtype.itemsize, max(1, -(-k // width))
     line = in_a_row * size
-    name = wide.chunks_kernel(of.shape, of.nnz, line, size)
+    name = matmat_kernels.of_chunks(of.shape, of.nnz, line, size)
     is_long = name == "cvr long rows"
     if is_long or (name == "cvr warps" and of.dtype.itemsize <= MOST_OF_WARPS):
         lanes, vectors = WARP, 1

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import cupy
 import numpy as np
 
 from .properties import processors
 
-#: Bytes of a cache line, and of a sector of it, the least that is loaded.
-LINE, SECTOR = 128, 32
-
-#: The most lanes that share a row of a dense matrix. With more, each would have more sums than there are registers for.
-MATRIX_LANES = 16
+#: Bytes of a sector of a cache line, the least that is loaded.
+SECTOR = 32
 
 #: Blocks that a grid may have in its second dimension.
 MOST_IN_Y = 65_535
@@ -94,15 +91,6 @@ def vector_width(dtype: np.dtype) -> int:
     return min(4, 16 // np.dtype(dtype).itemsize)
 
 
-class Tiles(NamedTuple):
-    """How the columns of a product with a dense matrix are shared: the template parameters of ``kernels/matrix.cuh``."""
-
-    lanes: int  # G: that share a row, a power of two
-    width: int  # V: numbers in a vector load
-    vectors: int  # W: that each lane holds
-    tiles: int  # of lanes * width * vectors columns
-
-
 def matrix_width(k: int, x: cupy.ndarray, y: cupy.ndarray) -> int:
     """Numbers in a vector load of rows of `k` numbers of X and Y, which must begin at multiples of its size."""
     size: int = x.itemsize
@@ -110,18 +98,6 @@ def matrix_width(k: int, x: cupy.ndarray, y: cupy.ndarray) -> int:
     while ends % (width * size):
         width //= 2
     return width
-
-
-def matrix_tiles(k: int, width: int, most_vectors: int = 1) -> Tiles:
-    """The layout for `k` columns. A lane holds several vectors where many lanes would share a row, but no more than
-    asked for.
-
-    So fewer lanes load the same value and column, and more of X is under way at a time.
-    """
-    in_a_row = max(1, -(-k // width))
-    vectors = min(most_vectors, 4 if in_a_row >= MATRIX_LANES else 2 if in_a_row >= MATRIX_LANES // 2 else 1)
-    lanes = min(MATRIX_LANES, 1 << (-(-in_a_row // vectors) - 1).bit_length())
-    return Tiles(lanes, width, vectors, max(1, -(-k // (lanes * width * vectors))))
 
 
 def matrix_grid(n_blocks: int, tiles: int) -> tuple[int, int, int]:

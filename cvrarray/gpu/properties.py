@@ -6,6 +6,8 @@ from functools import cache
 
 import cupy
 
+from ..core.matmat_kernels import GPU
+
 
 @cache
 def _attributes(device: int) -> dict[str, int]:
@@ -22,6 +24,11 @@ def attribute(name: str) -> int:
 def processors() -> int:
     """Multiprocessors of the current device."""
     return attribute("MultiProcessorCount")
+
+
+def gpu() -> GPU:
+    """What kernels of ``A @ X`` are chosen for, of the current device."""
+    return GPU(processors(), attribute("L2CacheSize"))
 
 
 def architecture() -> int:
