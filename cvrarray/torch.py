@@ -124,7 +124,7 @@ def _computed(A: Any, x: torch.Tensor, values: torch.Tensor | None, transposed: 
     array = A
     with _on_stream(x):
         if values is not None:
-            array = _with_values(A, _view(values), _NUMPYS[x.dtype], transposed, x.ndim == 2)
+            array = _with_values(A, _view(values), x, transposed)
         (array.matvec if x.ndim == 1 else array.matmat)(_view(x), out=_view(y))
     ready = A._ready.get((_NUMPYS[x.dtype], x.shape)) if values is None else None
     if ready is not None:
@@ -132,10 +132,11 @@ def _computed(A: Any, x: torch.Tensor, values: torch.Tensor | None, transposed: 
     return y
 
 
-def _with_values(A: Any, values: Any, dtype: np.dtype, transposed: bool, is_for_matrix: bool) -> Any:
-    """What multiplies once as A, or its transpose, with other values does; a graph that is captured needs it in each replay."""
+def _with_values(A: Any, values: Any, x: torch.Tensor, transposed: bool) -> Any:
+    """What multiplies x once as A, or its transpose, with other values does; a graph that is captured needs it in replays."""
+    columns = None if x.ndim == 1 else x.shape[1]
     with A._target.keeping(A._of_graphs):
-        array = with_values(A, values.astype(dtype, copy=False), transposed, is_for_matrix)
+        array = with_values(A, values.astype(_NUMPYS[x.dtype], copy=False), transposed, columns)
     if A._target.is_capturing():
         A._of_graphs.append(array)
     return array

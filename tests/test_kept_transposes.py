@@ -13,6 +13,7 @@ import zoo
 from checks import DEFAULTS, TYPICAL, assert_product, assert_same_bits, captured, get, put, rarely
 from test_matmat import matrix
 
+import cvrarray
 from cvrarray.array import transposed
 from cvrarray.array.format import FormatArray
 from cvrarray.array.transposed import TransposedArray
@@ -50,6 +51,22 @@ def test_matrices(build, k):
     A, X = build(csr, "cpu"), matrix(csr.shape[0], k)
     for found in (A.T @ X, A.rmatmat(X), (X.T @ A).T, A.T @ np.asfortranarray(X)):
         np.testing.assert_array_equal(found, csr.toarray().T @ X)
+
+
+@BUILD
+@pytest.mark.parametrize("k", [1, 3, 64])
+def test_they_suit_the_columns_that_they_are_made_for(build, k, device):
+    csr = zoo.floats(NAME, np.float64)
+    A = build(csr, device)
+    A.T @ put(matrix(csr.shape[0], k), device)
+    assert A._transpose.plan == cvrarray.asarray(csr.T.tocsr(), columns=k, device=device).plan
+    assert (f"with {k} columns" in A._transpose.plan) == (k > 1)
+    kept = A._transpose
+    A.T @ put(matrix(csr.shape[0], 2 * k), device)
+    assert A._transpose is kept
+    other = build(csr, device)
+    transposed.with_values(other, put(csr.data, device), True, k)
+    assert other._transpose.plan == kept.plan
 
 
 @BUILD
@@ -354,7 +371,7 @@ def test_values_that_are_replaced_again_and_again(build, columns, is_view, limit
         csr.data[:] = np.arange(1 + k, csr.nnz + 1 + k)
         for is_transposed, expected in ((False, csr.toarray()), (True, csr.toarray().T)):
             x = np.arange(1.0, 1 + expected.shape[1] * (columns or (1,))[0]).reshape(-1, *columns)
-            B = transposed.with_values(A, put(csr.data, device), is_transposed, bool(columns))
+            B = transposed.with_values(A, put(csr.data, device), is_transposed, *(columns or (None,)))
             np.testing.assert_array_equal(get(B @ put(x, device)), expected @ x)
     scatters = limit == "0" or (device != "cpu" and not columns and not is_view)
     assert len(made) == (0 if scatters else 1)

@@ -251,6 +251,49 @@ def test_a_lane_has_a_row_of_x_where_rows_are_near(gpu):
     assert not bbcsr_matmat.has_one_lane(asked(less_near, 7, 1, gpu))
 
 
+def test_rows_that_read_x_apart(gpu):
+    """Not where they read the same columns at a time, nor where one is much longer, nor short or many ones."""
+    from cvrarray.gpu import bbcsr_matmat
+
+    rng, n = np.random.default_rng(3), 20_000
+
+    def rows(columns):
+        row = np.repeat(np.arange(len(columns)), columns.shape[1])
+        return scipy.sparse.csr_array((np.ones(row.size), (row, columns.ravel())), shape=(len(columns), n))
+
+    anywhere = rows(rng.integers(0, n, (n, 16)))
+    assert bbcsr_matmat.are_apart(asked(anywhere, 64, 4, gpu))
+    assert not bbcsr_matmat.are_apart(asked(rows((np.arange(n)[:, None] + np.arange(16)) % n), 64, 4, gpu))
+    longest = anywhere.tolil()
+    longest[7, :40] = 1
+    assert not bbcsr_matmat.are_apart(asked(longest.tocsr(), 64, 4, gpu))
+    assert not bbcsr_matmat.are_apart(asked(rows(rng.integers(0, n, (n, 8))), 64, 4, gpu))
+    assert not bbcsr_matmat.are_apart(asked(rows(rng.integers(0, n, (50_000, 16))), 64, 4, gpu))
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "mean", "n_vectors", "are_apart", "layout"),
+    [
+        (20_000, 30, 64, False, (32, 2, 1)),
+        (20_000, 30, 32, False, (16, 2, 1)),
+        (12_200, 30, 32, False, (16, 2, 2)),  # a warp has a long row
+        (12_200, 29, 32, False, (16, 2, 1)),
+        (12_200, 30, 32, True, (8, 2, 1)),
+        (5_000, 30, 64, True, (8, 2, 1)),
+        (20_000, 9, 64, False, (8, 2, 1)),
+        (40_000, 9, 64, False, (16, 4, 1)),
+        (60_000, 30, 8, False, (8, 1, 1)),
+        (60_000, 29, 8, False, (4, 2, 1)),
+    ],
+)
+def test_lanes_of_long_rows(n_rows, mean, n_vectors, are_apart, layout, monkeypatch):
+    """Lanes, vectors of each, and groups that share a row, on an H200."""
+    bbcsr_matmat = pytest.importorskip("cvrarray.gpu.bbcsr_matmat", reason="needs CuPy")
+    monkeypatch.setattr(bbcsr_matmat, "processors", lambda: 132)
+    reads = bbcsr_matmat.Reads(are_apart=are_apart)
+    assert bbcsr_matmat.rows_layout(n_rows, mean, n_vectors, 16, reads)[:3] == layout
+
+
 def test_turns_of_one_entry_a_row(gpu):
     """Of a permutation nothing is read twice: so neither a walk nor lines of X."""
     from cvrarray.gpu import bbcsr_matmat

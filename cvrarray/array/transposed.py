@@ -7,8 +7,8 @@ that holds the transposed matrix.
 Products swap: ``A.T @ x`` is the base's transposed product. It scatters its sums, which is slower than collecting them. So
 the base may keep *tables of its transpose*, and the product is theirs (docs/decisions/0018):
 
-* On a CPU, and for ``A.T @ X`` on a GPU, the first product makes them. Which of both ways is taken is decided then, for
-  all products of the kind: so every call gives the same bits.
+* On a CPU, and for ``A.T @ X`` on a GPU, the first product makes them, in the format that suits so many columns. Which of
+  both ways is taken is decided then, for all products of the kind: so every call gives the same bits.
 * On a GPU ``A.T @ x`` scatters until it was called so often that a conversion would have paid (:func:`pays_after`), and
   is theirs from then on. The number of calls alone decides, so the same calls give the same bits in every run.
 
@@ -61,8 +61,10 @@ def pays_after(base: SparseArray) -> int:
     return math.ceil(takes / saves)
 
 
-def _converted(base: Any) -> SparseArray | None:
-    """The transpose of `base` as an array of its own, in the format that suits it; None where it may not be kept."""
+def _converted(base: Any, columns: int) -> SparseArray | None:
+    """The transpose of `base` as an array of its own, in the format that suits it and so many columns of X; None where it may
+    not be kept.
+    """
     target = base._target
     values = "plain" if base._is_written_by_graphs else "auto"  # those that are there say nothing of those to come
     with target.aside():
@@ -73,7 +75,7 @@ def _converted(base: Any) -> SparseArray | None:
         try:
             with progress.shown("converting the transpose"):
                 csr = TransposedArray(base)._canonical_csr()
-                array: SparseArray = extensions.load("construct").asarray(csr, device=target, values=values)
+                array: SparseArray = extensions.load("construct").asarray(csr, columns=columns, device=target, values=values)
         except MemoryError:
             return None
     BUDGET.hold(array, array.nbytes, target)
@@ -83,14 +85,16 @@ def _converted(base: Any) -> SparseArray | None:
 _lock = threading.RLock()  # who holds it adds to the tables of transposes
 
 
-def keep(base: Any) -> SparseArray | None:
-    """The tables that `base` keeps of its transpose, made or renewed now if need be; None where it has none."""
+def keep(base: Any, columns: int = 1) -> SparseArray | None:
+    """The tables that `base` keeps of its transpose, made or renewed now if need be; None where it has none. What is made now
+    is for a product with so many columns, which may be none.
+    """
     if base._transpose is None or base._transpose_is_old:
         with _lock:
             if base._transpose_is_old and not _renewed(base, base._transpose):
                 base._transpose = None
             if base._transpose is None:
-                made = _converted(base)
+                made = _converted(base, max(1, columns))
                 base._transpose = False if made is None else made
                 if made is not None and base._is_written_by_graphs:
                     renew_transpose(base, made)
@@ -115,20 +119,22 @@ def _renewed(base: Any, transpose: Any) -> bool:
     return True
 
 
-def for_many(array: Any, calls: int) -> Any:
-    """What multiplies as `array` does, for so many products that a solver may make, all with the same bits.
+def for_many(array: Any, calls: int, columns: int = 1) -> Any:
+    """What multiplies as `array` does, for so many products that a solver may make, with so many columns and all with the same
+    bits.
 
     Of a transposed view on a GPU these are tables of its own, made now, if they pay for so many and may be kept; else the
     array itself.
     """
     if not isinstance(array, TransposedArray) or array._target.kind == "cpu" or array._target.is_capturing():
         return array
-    own = keep(array.base) if calls > pays_after(array.base) else None
+    own = keep(array.base, columns) if calls > pays_after(array.base) else None
     return array if own is None else own
 
 
-def with_values(array: Any, data: Any, transposed: bool, is_for_matrix: bool) -> Any:
-    """What multiplies once as ``array.with_values(data)`` does, or its transpose, where values are replaced again and again.
+def with_values(array: Any, data: Any, transposed: bool, columns: int | None) -> Any:
+    """What multiplies once as ``array.with_values(data)`` does, or its transpose, where values are replaced again and again:
+    a matrix of so many columns, or a vector if `columns` is None.
 
     Nothing is converted for these values alone: the array keeps tables of the transpose, to which they are written, or
     their sums are scattered. On a GPU a vector does not make an array keep tables; a view that is given does.
@@ -138,7 +144,8 @@ def with_values(array: Any, data: Any, transposed: bool, is_for_matrix: bool) ->
         made = array.with_values(data)
         return made.T if transposed else made
     base = array.base if is_view else array
-    own = keep(base) if is_view or is_for_matrix or base._target.kind == "cpu" else None
+    keeps = is_view or columns is not None or base._target.kind == "cpu"
+    own = keep(base, 1 if columns is None else columns) if keeps else None
     if own is None:
         made = array.with_values(data)
         return TransposedArray.once(made.base if is_view else made)
@@ -174,7 +181,7 @@ def _of_matrix(base: Any, dtype: np.dtype) -> Run:
 
     def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
         base: Any = alive()
-        own = keep(base)
+        own = keep(base, x.shape[1])
         multiply = products.transposed_matrix(base, dtype) if own is None else own._kernel("product_matrix", dtype)
         multiply(x, y, alpha, beta)
 
@@ -371,7 +378,7 @@ class TransposedArray(SparseArray):
         return self.base._kernel("product_transposed", dtype) if own is None else own._kernel(kind, dtype)
 
     def _product_by_columns(self, dtype: np.dtype, k: int) -> Run | None:
-        own = keep(self.base) if self._is_kept else None
+        own = keep(self.base, k) if self._is_kept else None
         if own is not None:
             return own._product_by_columns(dtype, k)
         return products.transposed_matrix(self.base, dtype) if k < products.CONVERT_FROM else None

@@ -35,15 +35,16 @@ ENOUGH_TILES = 1800, 2400
 #: Blocks that a group has at least where it multiplies several together.
 LONG_ENOUGH = 8
 #: Where lanes share a row of single columns, it has several groups of them, of LEAST_ENTRIES entries each, where all rows have
-#: no more threads than these a multiprocessor: all are under way at once. The second number is for rows that are long and
-#: have no more lanes than a warp, where a lane has several vectors.
-ENOUGH_THREADS, LEAST_ENTRIES = (1024, 1900), 2
+#: no more threads than these a multiprocessor: all are under way at once. The second number is for rows that are long, read
+#: what others do, and have no more lanes than a warp, where a lane has several vectors: such a warp finds more of X in L1.
+ENOUGH_THREADS, LEAST_ENTRIES = (1024, 3000), 2
 #: Rows that are many, quite a few, or at least not few, and entries of one that is long; nonzeros a column from which rows of X
 #: are reused much.
-MANY_ROWS, MORE_ROWS, SOME_ROWS, LONG_ROWS, REUSED = 50_000, 30_000, 12_000, 40, 12
-#: Of MORE_ROWS: entries of a row up to which four lanes share a row of X of up to 16 vectors, and from which all lanes of a
-#: warp share one of WIDE vectors or more. What is read of X at a time is the longer for it, and so is each row's part.
-FEW_ENTRIES, MANY_ENTRIES, WIDE = 6, 10, 64
+MANY_ROWS, MORE_ROWS, SOME_ROWS, LONG_ROWS, REUSED = 50_000, 30_000, 12_000, 30, 12
+#: Entries of a row up to which, of MORE_ROWS, four lanes share a row of X of up to 16 vectors, and from which, of fewer than
+#: MANY_ROWS, all lanes of a warp share one of WIDE vectors or more. What is read of X at a time is the longer for it, and so
+#: is each row's part. Not where rows have about as many entries, EVEN times the mean at most, and read X apart.
+FEW_ENTRIES, MANY_ENTRIES, WIDE, EVEN = 6, 10, 64, 2
 #: Narrow vectors of a row of X that one lane has, where rows have fewer entries than the first number, or the second or more
 #: and there are at most so many rows. So many of the vectors are under way, at least and at most.
 OF_ONE_LANE, ONE_LANE_ROWS, FEW_ROWS, ONE_LANE_LOADS = (3, 5), (12, 64), 8_000, (12, 20)
@@ -380,8 +381,8 @@ def staged_bytes(size: int, lanes: int) -> int:
 def _kernel_of_lanes(asked: Asked, of_one: bool) -> MatrixKernel:
     """Where lanes share rows of single columns, or one lane has a row of X."""
     (t, lengths, dtype, _, width), n_vectors = asked, asked.n_vectors
-    is_reused = t.nnz >= REUSED * t.shape[1]
-    lanes, vectors, sharers, loads = rows_layout(t.shape[0], lengths.mean, n_vectors, asked.x.load, of_one, is_reused)
+    reads = Reads(of_one, t.nnz >= REUSED * t.shape[1], are_apart(asked))
+    lanes, vectors, sharers, loads = rows_layout(t.shape[0], lengths.mean, n_vectors, asked.x.load, reads)
     tiles, is_part = -(-n_vectors // (lanes * vectors)), vectors > 1 and n_vectors < lanes * vectors
     (n_blocks,) = blocks(t.col_base.size * WARP * lanes * sharers, BLOCK)
     pieces = _pieces(asked, WARP, lanes * vectors / loads, tiles, (1, lanes * width * vectors))
@@ -502,12 +503,25 @@ def has_one_lane(asked: Asked) -> bool:
     return reads_near(t, NEAR[is_many and k in OF_ONE_LANE])
 
 
-def rows_layout(
-    n_rows: int, mean: int, n_vectors: int, load: int, of_one: bool = False, is_reused: bool = False
-) -> tuple[int, int, int, int]:
+def are_apart(asked: Asked) -> bool:
+    """Whether rows of A, as long as each other, read other rows of X each: then no warp finds in L1 what another has read."""
+    (t, lengths, *_), n_rows = asked, asked.t.shape[0]
+    if n_rows >= MANY_ROWS or lengths.mean < MANY_ENTRIES or lengths.most > EVEN * lengths.mean:
+        return False
+    return not reads_near(t, NEAR[True])
+
+
+class Reads(NamedTuple):
+    """Of X, by single columns."""
+
+    of_one: bool = False  # a lane reads a whole row of X
+    are_many: bool = False  # rows of X are read often, so that L2 should hold more of a narrower tile
+    are_apart: bool = False  # rows of A share no rows of X
+
+
+def rows_layout(n_rows: int, mean: int, n_vectors: int, load: int, reads: Reads) -> tuple[int, int, int, int]:
     """How lanes share rows of A, of `mean` entries, and of X, of `n_vectors` vectors of `load` bytes, in single columns: lanes
-    of a group, vectors that each holds, groups that share a row, and vectors under way. `of_one`: a lane has a row of X;
-    `is_reused`: rows of X are read often, so that L2 should hold more of a narrower tile.
+    of a group, vectors that each holds, groups that share a row, and vectors under way.
 
     A row of X of 32 vectors, or 64, and so on, has tiles. Any other is one tile if lanes have room for it: tiles would begin
     anywhere in a cache line.
@@ -516,14 +530,14 @@ def rows_layout(
     are_more = n_rows >= MORE_ROWS
     is_short = are_more and mean < FEW_ENTRIES
     most = 1
-    if of_one:
+    if reads.of_one:
         lanes, most = 1, n_vectors
-    elif n_vectors < 8 or (n_vectors == 8 and not (is_many or is_short)):
+    elif n_vectors < 8 or (n_vectors == 8 and (is_long or not (is_many or is_short))):
         lanes = 1 << (n_vectors - 1).bit_length()
     elif n_vectors in (8, 16) and is_short:
         lanes, most = 4, n_vectors // 4
     elif n_vectors % 32 == 0:
-        lanes, most = _lanes_of_tiles(n_rows, mean, n_vectors >= WIDE, is_reused)
+        lanes, most = _lanes_of_tiles(n_rows, mean, n_vectors >= WIDE, reads)
     else:
         lanes, most = 4 if n_vectors <= 12 else 8, 5 if is_narrow or is_many else 4 if are_more and n_vectors > 32 else 3
         while lanes < WARP and lanes * most < n_vectors:
@@ -532,7 +546,8 @@ def rows_layout(
     vectors = -(-n_vectors // (tiles * lanes))
     sharers = 1
     while 2 * sharers * lanes <= BLOCK and 2 * sharers * LEAST_ENTRIES <= mean:
-        enough = ENOUGH_THREADS[is_long and vectors > 1 and 2 * sharers * lanes <= WARP] * processors()
+        is_more = is_long and not reads.are_apart and vectors > 1 and 2 * sharers * lanes <= WARP
+        enough = ENOUGH_THREADS[is_more] * processors()
         if 2 * sharers * n_rows * lanes * tiles > enough:
             break
         sharers *= 2
@@ -542,16 +557,16 @@ def rows_layout(
     return lanes, vectors, sharers, loads
 
 
-def _lanes_of_tiles(n_rows: int, mean: int, is_wide: bool, is_reused: bool) -> tuple[int, int]:
+def _lanes_of_tiles(n_rows: int, mean: int, is_wide: bool, reads: Reads) -> tuple[int, int]:
     """Lanes of a group, and vectors of each at most, where X has 32 vectors a row or, `is_wide`, a multiple."""
-    if n_rows >= MORE_ROWS:
-        if n_rows < MANY_ROWS and mean >= MANY_ENTRIES:
-            return WARP if is_wide else 16, 2
-        is_narrower = mean < FEW_ENTRIES and is_reused
-        return 16 if is_wide and not is_narrower else 8, 4
-    if n_rows >= SOME_ROWS:
+    if reads.are_apart:
         return 8, 2
-    return WARP if is_wide and mean < LONG_ROWS else 16, 2
+    if n_rows < SOME_ROWS or (n_rows < MANY_ROWS and mean >= MANY_ENTRIES):
+        return WARP if is_wide else 16, 2
+    if n_rows < MORE_ROWS:
+        return 8, 2
+    is_narrower = mean < FEW_ENTRIES and reads.are_many
+    return 16 if is_wide and not is_narrower else 8, 4
 
 
 def blocks_together(block_size: int, columns: int, vectors: int, n_blocks: int) -> int:

@@ -71,10 +71,10 @@ def _rotation(a: Any, b: Any) -> tuple[Any, Any, Any]:
 class Adjoint:
     """Products with the conjugate transpose of A."""
 
-    def __init__(self, matrix: Any, device: devices.Device, calls: int) -> None:
+    def __init__(self, matrix: Any, device: devices.Device, calls: int, columns: int = 1) -> None:
         self.matrix, self.device = matrix, device
         self.is_array = isinstance(matrix, SparseArray)
-        self.transposed: Any = transposed.for_many(matrix.T, calls) if self.is_array else None
+        self.transposed: Any = transposed.for_many(matrix.T, calls, columns) if self.is_array else None
 
     def __call__(self, x: Any, out: Any) -> Any:
         """``out = A^H @ x`` for a vector or a matrix."""
@@ -183,11 +183,11 @@ class LSMR:
     def __init__(
         self, matrix: Any, device: devices.Device, shape: tuple[int, ...], dtype: np.dtype, damp: float, limit: int
     ) -> None:
-        n_rows, n_cols = matrix.shape
-        self.matrix, self.damp = transposed.for_many(matrix, limit), damp
+        (n_rows, n_cols), columns = matrix.shape, math.prod(shape[1:])
+        self.matrix, self.damp = transposed.for_many(matrix, limit, columns), damp
         self.rows = arithmetic.of(device, (n_rows, *shape[1:]), dtype)
         self.cols = arithmetic.of(device, (n_cols, *shape[1:]), dtype)
-        self.adjoint = Adjoint(matrix, device, limit)
+        self.adjoint = Adjoint(matrix, device, limit, columns)
         self.xp = device.xp
         self.u, self.product = self.rows.empty(), self.rows.empty()
         self.v, self.h, self.h_bar, self.back = (self.cols.zeros() for _ in range(4))

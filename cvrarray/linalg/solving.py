@@ -7,6 +7,7 @@ of which the method has no better iterate, ends as it began.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -39,7 +40,8 @@ def solved(
     rtol, atol = (arguments.tolerance(limit, name) for limit, name in zip(limits, ("rtol", "atol"), strict=False))
     checked = arguments.system(*given)
     limit = arguments.count(limits[2], "maxiter", 10 * checked.b.shape[0])
-    checked = checked._replace(matrix=transposed.for_many(checked.matrix, limit))
+    columns = math.prod(checked.b.shape[1:])
+    checked = checked._replace(matrix=transposed.for_many(checked.matrix, limit, columns))
     with checked.device.use():
         if callback is None and is_one_by_one(checked.matrix, checked.b, checked.device):
             found = one_by_one(lambda column: method(described(column)), checked, (rtol, atol), limit)
