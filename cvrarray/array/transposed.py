@@ -145,7 +145,7 @@ def with_values(array: Any, data: Any, transposed: bool, columns: int | None) ->
         return made.T if transposed else made
     base = array.base if is_view else array
     keeps = is_view or columns is not None or base._target.kind == "cpu"
-    own = keep(base, 1 if columns is None else columns) if keeps else None
+    own = keep(base, columns or 1) if keeps else None
     if own is None:
         made = array.with_values(data)
         return TransposedArray.once(made.base if is_view else made)

@@ -79,6 +79,16 @@ class Tiles(NamedTuple):
     vectors: int  # W: that each lane holds
     tiles: int  # of lanes * width * vectors columns
 
+    @classmethod
+    def of(cls, k: int, lanes: int, width: int, vectors: int) -> Tiles:
+        """As many as `k` columns take."""
+        return cls(lanes, width, vectors, max(1, -(-k // (lanes * width * vectors))))
+
+
+def vector_width(itemsize: int) -> int:
+    """Numbers of so many bytes in a vector load: 16 bytes, and no more than 4 numbers."""
+    return min(4, LOAD // itemsize)
+
 
 def tiles(k: int, width: int, most_vectors: int = 1) -> Tiles:
     """The layout for `k` columns. A lane holds several vectors where many lanes would share a row, but no more than
@@ -89,7 +99,7 @@ def tiles(k: int, width: int, most_vectors: int = 1) -> Tiles:
     in_a_row = max(1, -(-k // width))
     vectors = min(most_vectors, 4 if in_a_row >= MATRIX_LANES else 2 if in_a_row >= MATRIX_LANES // 2 else 1)
     lanes = min(MATRIX_LANES, 1 << (-(-in_a_row // vectors) - 1).bit_length())
-    return Tiles(lanes, width, vectors, max(1, -(-k // (lanes * width * vectors))))
+    return Tiles.of(k, lanes, width, vectors)
 
 
 # ---------------------------------------------------------------------------------------------------- CVR

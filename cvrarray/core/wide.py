@@ -99,7 +99,7 @@ class Matrix(NamedTuple):
     @property
     def width(self) -> int:
         """Numbers in a vector load of X."""
-        return math.gcd(self.columns, min(4, max(1, matmat_kernels.LOAD // self.itemsize)))
+        return math.gcd(self.columns, matmat_kernels.vector_width(self.itemsize))
 
 
 def slots(stats: Any, n_bytes: int, block_size: int) -> float:

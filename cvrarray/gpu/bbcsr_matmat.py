@@ -51,6 +51,8 @@ OF_ONE_LANE, ONE_LANE_ROWS, FEW_ROWS, ONE_LANE_LOADS = (3, 5), (12, 64), 8_000, 
 #: The same where rows are near each other: narrow vectors, and others, of many rows, and of fewer rows; groups of columns over
 #: entries (:func:`.bbcsr_reads.reads_near`), and where many rows have no more than OF_ONE_LANE columns.
 NEAR_OF_ONE_LANE, NEAR_OF_FEW_ROWS, NEAR = ((3, 5, 7), (3, 5)), ((5,), ()), (0.4, 0.8)
+#: Groups of columns over entries up to which rows of A share rows of X; and vectors of a row of X from which layouts ask.
+SHARED, SEVERAL_VECTORS = 0.8, 8
 #: A long row is cut in pieces. For each a thread block loads rows of X about PIECE_ROUNDS times, or as many times more as keep
 #: the pieces of a row fewer than their steps.
 PIECE_ROUNDS = 8
@@ -381,7 +383,8 @@ def staged_bytes(size: int, lanes: int) -> int:
 def _kernel_of_lanes(asked: Asked, of_one: bool) -> MatrixKernel:
     """Where lanes share rows of single columns, or one lane has a row of X."""
     (t, lengths, dtype, _, width), n_vectors = asked, asked.n_vectors
-    reads = Reads(of_one, t.nnz >= REUSED * t.shape[1], are_apart(asked))
+    depends = of_one or n_vectors >= SEVERAL_VECTORS
+    reads = Reads(of_one, t.nnz >= REUSED * t.shape[1], depends and are_apart(asked))
     lanes, vectors, sharers, loads = rows_layout(t.shape[0], lengths.mean, n_vectors, asked.x.load, reads)
     tiles, is_part = -(-n_vectors // (lanes * vectors)), vectors > 1 and n_vectors < lanes * vectors
     (n_blocks,) = blocks(t.col_base.size * WARP * lanes * sharers, BLOCK)
@@ -508,7 +511,7 @@ def are_apart(asked: Asked) -> bool:
     (t, lengths, *_), n_rows = asked, asked.t.shape[0]
     if n_rows >= MANY_ROWS or lengths.mean < MANY_ENTRIES or lengths.most > EVEN * lengths.mean:
         return False
-    return not reads_near(t, NEAR[True])
+    return not reads_near(t, SHARED)
 
 
 class Reads(NamedTuple):

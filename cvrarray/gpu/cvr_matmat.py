@@ -244,7 +244,7 @@ def matrix_layout(k: int, width: int, of: Kind, n_chunks: int | None = None) -> 
         lanes, vectors = WARP, 1
         if is_long:
             lanes, vectors = min(MATRIX_LANES, (LINE if line < LONG_TILE else LONG_TILE) // size), 1 + (line > LINE)
-        tiles = _tiles(k, lanes, width, vectors)
+        tiles = Tiles.of(k, lanes, width, vectors)
         bytes_of_tile = max(1, of.shape[1]) * lanes * vectors * size
         at_once, tiles_in_l2 = tiles.tiles, L2_FOR_X * attribute("L2CacheSize") / bytes_of_tile
         while at_once > max(1, tiles_in_l2):
@@ -256,12 +256,8 @@ def matrix_layout(k: int, width: int, of: Kind, n_chunks: int | None = None) -> 
     is_odd = width == 1 and MOST_OF_ONE < in_a_row <= 2 * MOST_OF_ONE  # fewer groups that a warp decodes steps for
     vectors = 2 if line > LINE or (line == LINE and of.nnz >= SMALL) or is_odd else 1
     lanes = min(MATRIX_LANES, LINE // size, 1 << (-(-in_a_row // vectors) - 1).bit_length())
-    tiles = _tiles(k, lanes, width, vectors)
+    tiles = Tiles.of(k, lanes, width, vectors)
     return Layout(tiles, WARP * lanes, MATRIX_STEPS, tiles.tiles)
-
-
-def _tiles(k: int, lanes: int, width: int, vectors: int) -> Tiles:
-    return Tiles(lanes, width, vectors, max(1, -(-k // (lanes * width * vectors))))
 
 
 def rows_under_way(size: int) -> int:

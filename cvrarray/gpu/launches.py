@@ -9,6 +9,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from ..core import matmat_kernels
 from .properties import processors
 
 #: Bytes of a sector of a cache line, the least that is loaded.
@@ -87,14 +88,14 @@ def update(alpha: np.generic, beta: np.generic) -> np.int32:
 
 
 def vector_width(dtype: np.dtype) -> int:
-    """Numbers of `dtype` in a vector load: 16 bytes, and no more than 4."""
-    return min(4, 16 // np.dtype(dtype).itemsize)
+    """Numbers of `dtype` in a vector load, at most."""
+    return matmat_kernels.vector_width(np.dtype(dtype).itemsize)
 
 
 def matrix_width(k: int, x: cupy.ndarray, y: cupy.ndarray) -> int:
     """Numbers in a vector load of rows of `k` numbers of X and Y, which must begin at multiples of its size."""
     size: int = x.itemsize
-    width, ends = min(4, 16 // size), k * size | x.data.ptr | y.data.ptr
+    width, ends = matmat_kernels.vector_width(size), k * size | x.data.ptr | y.data.ptr
     while ends % (width * size):
         width //= 2
     return width

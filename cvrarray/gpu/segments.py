@@ -20,6 +20,7 @@ import cupy
 import numpy as np
 
 from ..core.arrays import Run
+from ..core.remembered import Remembered
 from ..core.tables import WARP, CVRTables
 from . import copied, memory
 from .captures import aside
@@ -62,6 +63,10 @@ FINISH = Kernel(
 )
 
 
+#: By the table of a structure: each kind of product asks.
+_SCATTERED = Remembered()
+
+
 class Cut(NamedTuple):
     """How columns are cut into segments."""
 
@@ -91,11 +96,16 @@ def cut(t: CVRTables, dtype: np.dtype) -> Cut | None:
 
 def _are_scattered(t: CVRTables) -> bool:
     """Are the columns of most chunks so far apart that few nonzeros of a row share a sector of x?"""
-    with aside():
-        base, carry = t.col_base.get(), t.carry_row.get()
-    follows = (carry[1:] >= 0) & (base[:-1] >= 0) & (base[1:] >= base[:-1])  # the next chunk goes on in the same row
-    distance = (base[1:] - base[:-1])[follows] / (t.nnz / base.size)
-    return 2 * (np.count_nonzero(base < 0) + np.count_nonzero(distance >= FAR)) >= base.size
+
+    def find() -> bool:
+        with aside():
+            base, carry = t.col_base.get(), t.carry_row.get()
+        follows = (carry[1:] >= 0) & (base[:-1] >= 0) & (base[1:] >= base[:-1])  # the next chunk goes on in the same row
+        distance = (base[1:] - base[:-1])[follows] / (t.nnz / base.size)
+        return bool(2 * (np.count_nonzero(base < 0) + np.count_nonzero(distance >= FAR)) >= base.size)
+
+    scattered: bool = _SCATTERED.of(t.col_base, "scattered", find)
+    return scattered
 
 
 def _values(t: CVRTables) -> cupy.ndarray:
