@@ -124,6 +124,7 @@ SHARINGS = {
     "shares": {"UNEVEN": 0, "UNEVEN_FROM": 0, "UNEVEN_WARPS": 1 << 10, "ROUNDS": (2, 4)},
     "shares and pieces": {"UNEVEN": 0, "UNEVEN_FROM": 0, "UNEVEN_WARPS": 1 << 10, "ROUNDS": (1,)},
     "block rows in turn": {"UNEVEN": 0, "UNEVEN_FROM": 0, "MOST_SHARES": 0, "ROUNDS": (1,)},
+    "rows near each other": {"ENOUGH_THREADS": (0, 0), "WIDE": 1, "NEAR_ENTRIES": 0, "NEAR_GROUPS": 32, "APART": 0},
     "one lane": {"ONE_LANE_ROWS": (0, 1 << 40), "NEAR": (32, 32), "MANY_ROWS": 0},
 }
 SHARINGS["pieces of turns"] = SHARINGS["turns"] | SHARINGS["pieces of rows"]
@@ -169,6 +170,8 @@ def share(monkeypatch, how):
         ("lines", 1, "complex128"),
         ("one lane", 1, "float32"),
         ("one lane", 1, "float64"),
+        ("rows near each other", 1, "float32"),
+        ("rows near each other", 1, "complex128"),
         ("pieces of lines", 1, "float64"),
         ("pieces of rows", 12, "float64"),
         ("pieces of long rows", 12, "int8"),
@@ -269,6 +272,29 @@ def test_rows_that_read_x_apart(gpu):
     assert not bbcsr_matmat.are_apart(asked(longest.tocsr(), 64, 4, gpu))
     assert not bbcsr_matmat.are_apart(asked(rows(rng.integers(0, n, (n, 8))), 64, 4, gpu))
     assert not bbcsr_matmat.are_apart(asked(rows(rng.integers(0, n, (50_000, 16))), 64, 4, gpu))
+
+
+def test_rows_that_share_parts_of_x(gpu):
+    """Neighbouring rows that each read other columns at a time, of the same part of X: not those of blocks, which read the same
+    ones, nor where columns are anywhere, rows are short, or X is narrow.
+    """
+    from cvrarray.gpu import bbcsr_matmat
+
+    rng, n = np.random.default_rng(3), 20_000
+
+    def shares(columns, n_vectors=64):
+        row = np.repeat(np.arange(n), columns.shape[1])
+        csr = scipy.sparse.csr_array((np.ones(row.size), (row, np.sort(columns).ravel() % n)), shape=(n, n))
+        csr.sum_duplicates()
+        return bbcsr_matmat.share_parts(asked(csr, 4 * n_vectors, 4, gpu))
+
+    here = np.arange(n)[:, None]
+    near = here + np.argsort(rng.random((n, 400)))[:, :30]
+    assert shares(near)
+    assert not shares(near, 32)
+    assert not shares(near[:, :10])
+    assert not shares(here // 6 * 6 + np.arange(30))
+    assert not shares(rng.integers(0, n, (n, 30)))
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,9 @@ OF_ONE_LANE, ONE_LANE_ROWS, FEW_ROWS, ONE_LANE_LOADS = (3, 5), (12, 64), 8_000, 
 NEAR_OF_ONE_LANE, NEAR_OF_FEW_ROWS, NEAR = ((3, 5, 7), (3, 5)), ((5,), ()), (0.4, 0.8)
 #: Groups of columns over entries up to which rows of A share rows of X; and vectors of a row of X from which layouts ask.
 SHARED, SEVERAL_VECTORS = 0.8, 8
+#: Thread blocks have NEAR_WARPS where a row of X has WIDE vectors or more, rows of A NEAR_ENTRIES or more, and those of a bin
+#: read other rows of X at a time, but of NEAR_GROUPS of columns over entries at most: then more of them meet in L1.
+NEAR_WARPS, NEAR_ENTRIES, NEAR_GROUPS = 8, 20, 0.6
 #: A long row is cut in pieces. For each a thread block loads rows of X about PIECE_ROUNDS times, or as many times more as keep
 #: the pieces of a row fewer than their steps.
 PIECE_ROUNDS = 8
@@ -143,17 +146,18 @@ MATMAT_ROWS = Kernel(
         (value, product, *how)
         for value, product in STORED
         for how in (
-            ("int32", 1, vector_width(product), 1, 8, 4, False, False, "uint32"),
-            ("int32", 4, 1, 1, 4, 8, False, True, "uint32"),
-            ("int64", 8, vector_width(product), 4, 1, 8, False, True, "uint64"),
-            ("int32", 16, vector_width(product), 3, 2, 8, True, False, "uint32"),
-            ("int32", WARP, vector_width(product), 2, 1, 8, False, False, "uint32"),
-            ("int32", 1, 1, 5, 16, 12, False, False, "uint32"),
-            ("int32", 1, vector_width(product), 3, 1, 12, False, False, "uint32"),
+            ("int32", 1, vector_width(product), 1, 8, 4, False, False, "uint32", 4),
+            ("int32", 4, 1, 1, 4, 8, False, True, "uint32", 4),
+            ("int64", 8, vector_width(product), 4, 1, 8, False, True, "uint64", 4),
+            ("int32", 16, vector_width(product), 3, 2, 8, True, False, "uint32", 4),
+            ("int32", WARP, vector_width(product), 2, 1, 8, False, False, "uint32", 4),
+            ("int32", 16, vector_width(product), 4, 1, 8, False, False, "uint32", NEAR_WARPS),
+            ("int32", 1, 1, 5, 16, 12, False, False, "uint32", 4),
+            ("int32", 1, vector_width(product), 3, 1, 12, False, False, "uint32", 4),
         )
     ],
-    lambda value, product, index, lanes, width, vectors, sharers, loads, is_part, is_cut, offset: (
-        value, product, index, mask_dtype(1), lanes, width, vectors, sharers, loads, is_part, is_cut, offset,
+    lambda value, product, index, lanes, width, vectors, sharers, loads, is_part, is_cut, offset, warps: (
+        value, product, index, mask_dtype(1), lanes, width, vectors, sharers, loads, is_part, is_cut, offset, warps,
     ),
 )  # fmt: skip
 MATMAT_SHORT = Kernel(
@@ -387,13 +391,15 @@ def _kernel_of_lanes(asked: Asked, of_one: bool) -> MatrixKernel:
     reads = Reads(of_one, t.nnz >= REUSED * t.shape[1], depends and are_apart(asked))
     lanes, vectors, sharers, loads = rows_layout(t.shape[0], lengths.mean, n_vectors, asked.x.load, reads)
     tiles, is_part = -(-n_vectors // (lanes * vectors)), vectors > 1 and n_vectors < lanes * vectors
-    (n_blocks,) = blocks(t.col_base.size * WARP * lanes * sharers, BLOCK)
     pieces = _pieces(asked, WARP, lanes * vectors / loads, tiles, (1, lanes * width * vectors))
+    warps = NEAR_WARPS if sharers == 1 and not pieces.n and share_parts(asked) else BLOCK // WARP
+    (n_blocks,) = blocks(t.col_base.size * WARP * lanes * sharers, warps * WARP)
     how = asked.stored, dtype, t.col_wide.dtype
     return MatrixKernel(
-        MATMAT_ROWS(*how, lanes, width, vectors, sharers, loads, is_part, pieces.n > 0, _offset(asked)),
+        MATMAT_ROWS(*how, lanes, width, vectors, sharers, loads, is_part, pieces.n > 0, _offset(asked), warps),
         matrix_grid(pieces.n + n_blocks, tiles),
         pieces,
+        threads=warps * WARP,
     )
 
 
@@ -512,6 +518,13 @@ def are_apart(asked: Asked) -> bool:
     if n_rows >= MANY_ROWS or lengths.mean < MANY_ENTRIES or lengths.most > EVEN * lengths.mean:
         return False
     return not reads_near(t, SHARED)
+
+
+def share_parts(asked: Asked) -> bool:
+    """Whether neighbouring rows of A that are not short read the same parts of a wide X, but not at the same time."""
+    if asked.n_vectors < WIDE or asked.lengths.mean < NEAR_ENTRIES:
+        return False
+    return reads_near(asked.t, NEAR_GROUPS) and reads_apart(asked.t, 1, 1)
 
 
 class Reads(NamedTuple):
