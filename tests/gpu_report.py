@@ -1,8 +1,10 @@
-"""The test report from a GPU machine: what ran, on what, over which sources; and whether it still fits them.
+"""The test reports from a GPU machine: what ran, on what, over which sources; and whether they still fit them.
 
-CI has no GPU, so a run of ``pytest --gpu-report PATH`` on a machine with one is kept in the repository.
-``python tests/gpu_report.py --check [PATH]`` warns loudly when that report is missing, older than the sources, of a run
-that was interrupted, or lists failures. It never fails: whoever changes a kernel may have no GPU at hand.
+CI has no GPU, so runs of ``pytest --gpu-report PATH`` on a machine with one are kept in the repository: of the test suite,
+and of small tests under each of compute-sanitizer's tools, with the tool's log beside the report.
+``python tests/gpu_report.py --check [PATH]`` warns loudly when a report is missing, older than the sources, of a run that
+was interrupted, or lists failures; and when the tool's log has errors. It never fails: whoever changes a kernel may have no
+GPU at hand.
 """
 
 from __future__ import annotations
@@ -12,11 +14,14 @@ import hashlib
 import importlib.metadata
 import json
 import platform
+import re
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-DEFAULT_PATH = ROOT / "docs" / "gpu-report" / "tests.json"
+FOLDER = ROOT / "docs" / "gpu-report"
+DEFAULT_PATH = FOLDER / "tests.json"
+SANITIZERS = ("memcheck", "racecheck")
 SOURCES = (("cvrarray", "*.py"), ("kernels", "*.cu"), ("kernels", "*.cuh"))
 PACKAGES = ("numpy", "scipy", "numba", "cupy", "sparse")
 CUPY_WHEELS = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
@@ -76,12 +81,24 @@ def problems(path: Path = DEFAULT_PATH, root: Path = ROOT) -> list[str]:
     return found
 
 
+def problems_of_tool(tool: str, folder: Path = FOLDER, root: Path = ROOT) -> list[str]:
+    """Why the run under one of compute-sanitizer's tools does not vouch for the sources; empty when it does."""
+    log = folder / f"{tool}.log"
+    errors = re.findall(r"SUMMARY: (\d+) ", log.read_text()) if log.is_file() else []  # of each process that it watched
+    found = problems(folder / f"{tool}.json", root)
+    if not errors:
+        found.append(f"{log} does not say how many errors there were")
+    elif any(int(number) for number in errors):
+        found.append(f"{log} has {sum(map(int, errors))} errors")
+    return [f"{tool}: {problem}" for problem in found]
+
+
 def warning(found: list[str]) -> str:
     """`found` problems in a box that nobody overlooks in a log."""
     lines = [
-        "WARNING: the GPU code of these sources is not covered by a GPU test report.",
+        "WARNING: the GPU code of these sources is not covered by GPU test reports.",
         *(f"  - {problem}" for problem in found),
-        "Remedy: on a machine with a GPU run `make gpu-test`, then commit the report it writes.",
+        "Remedy: on a machine with a GPU run `make gpu-test` and `make gpu-sanitize`, then commit the reports they write.",
     ]
     rule = "!" * 100
     return "\n".join([rule, *(f"!! {line}" for line in lines), rule])
@@ -116,10 +133,12 @@ def _version(name: str) -> str | None:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", nargs="?", type=Path, const=DEFAULT_PATH, default=DEFAULT_PATH, metavar="PATH")
+    parser.add_argument("--check", nargs="?", type=Path, metavar="PATH", help="of one report alone")
     path = parser.parse_args(arguments).check
-    found = problems(path)
-    print(warning(found) if found else f"{path} covers these sources.")
+    found = problems(path or DEFAULT_PATH)
+    if path is None:
+        found += [problem for tool in SANITIZERS for problem in problems_of_tool(tool)]
+    print(warning(found) if found else f"{path or FOLDER} covers these sources.")
     return 0
 
 

@@ -71,6 +71,28 @@ def test_a_report_that_does_not(root, changes, words):
     assert words in gpu_report.warning([found])
 
 
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ("ERROR SUMMARY: 0 errors", None),
+        ("RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\nRACECHECK SUMMARY: 0 hazards displayed", None),
+        ("ERROR SUMMARY: 0 errors\nERROR SUMMARY: 2 errors", "has 2 errors"),
+        ("RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)", "has 1 errors"),
+        ("COMPUTE-SANITIZER", "does not say how many"),
+        (None, "does not say how many"),
+    ],
+)
+def test_what_a_sanitizer_found(root, log, words):
+    (root / "racecheck.json").write_text(json.dumps(GOOD | {"source_hash": gpu_report.source_hash(root)}))
+    if log is not None:
+        (root / "racecheck.log").write_text(f"========= {log}\n")
+    found = gpu_report.problems_of_tool("racecheck", root, root)
+    assert len(found) == (words is not None)
+    assert all(words in problem for problem in found)
+    (root / "kernels" / "b.cu").write_text("// other\n")
+    assert "racecheck: the sources have changed" in gpu_report.problems_of_tool("racecheck", root, root)[0]
+
+
 @pytest.mark.parametrize("text", [None, "", "[]", "{}", "null", "not json"])
 def test_no_report(root, text):
     path = root / "report.json"
