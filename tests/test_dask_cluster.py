@@ -51,7 +51,11 @@ def definite(n: int = 400, seed: int = 0) -> csr_array:
 
 @pytest.fixture(scope="module")
 def cluster():
-    settings = {"distributed.comm.timeouts.connect": "20s", "distributed.scheduler.allowed-failures": 5}
+    settings = {
+        "distributed.comm.timeouts.connect": "20s",
+        "distributed.scheduler.allowed-failures": 5,
+        "distributed.scheduler.active-memory-manager.start": False,  # it drops copies on a second worker, every two seconds
+    }
     with (
         dask.config.set(settings),
         LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, scheduler_port=0) as cluster,
