@@ -84,12 +84,12 @@ def problems(path: Path = DEFAULT_PATH, root: Path = ROOT) -> list[str]:
 def problems_of_tool(tool: str, folder: Path = FOLDER, root: Path = ROOT) -> list[str]:
     """Why the run under one of compute-sanitizer's tools does not vouch for the sources; empty when it does."""
     log = folder / f"{tool}.log"
-    errors = re.findall(r"SUMMARY: (\d+) ", log.read_text()) if log.is_file() else []  # of each process that it watched
+    summaries = re.findall(r"SUMMARY: (\d+) ", log.read_text()) if log.is_file() else []  # one of each process
     found = problems(folder / f"{tool}.json", root)
-    if not errors:
+    if not summaries:
         found.append(f"{log} does not say how many errors there were")
-    elif any(int(number) for number in errors):
-        found.append(f"{log} has {sum(map(int, errors))} errors")
+    elif n_errors := sum(map(int, summaries)):
+        found.append(f"{log} has {n_errors} errors")
     return [f"{tool}: {problem}" for problem in found]
 
 

@@ -195,6 +195,12 @@ def test_layouts_of_rows(how, block_size, dtype, gpu, monkeypatch):
             np.testing.assert_array_equal(get(out), (csr @ x).astype(dtype) + np.asarray(6, dtype), f"{name}, {k} columns")
 
 
+def rows_at(columns, n_cols):
+    """Ones at the columns (n_rows, entries of each) of each row."""
+    row = np.repeat(np.arange(len(columns)), columns.shape[1])
+    return scipy.sparse.csr_array((np.ones(row.size), (row, columns.ravel())), shape=(len(columns), n_cols))
+
+
 def asked(csr, k, width, gpu, dtype="float32"):
     """What a kernel is chosen for."""
     from cvrarray.gpu import bbcsr_matmat
@@ -210,9 +216,7 @@ def test_lines_of_random_rows_alone(gpu, monkeypatch):
     rng, n = np.random.default_rng(6), 20_000
 
     def takes_lines(columns, k):
-        row = np.repeat(np.arange(n), 8)
-        csr = scipy.sparse.csr_array((np.ones(row.size), (row, columns.ravel())), shape=(n, n))
-        return bbcsr_matmat.takes_lines(asked(csr, k, 2, gpu, "float64"))
+        return bbcsr_matmat.takes_lines(asked(rows_at(columns, n), k, 2, gpu, "float64"))
 
     anywhere, near = rng.integers(0, n, (n, 8)), (np.arange(n)[:, None] + np.arange(8)) % n
     monkeypatch.setattr(matmat_kernels, "LATE", 1 << 40)
@@ -235,13 +239,9 @@ def test_lines_of_random_rows_alone(gpu, monkeypatch):
 def test_a_lane_has_a_row_of_x_where_rows_are_near(gpu):
     from cvrarray.gpu import bbcsr_matmat
 
-    n = 60_000
-    rng, row = np.random.default_rng(8), np.repeat(np.arange(n), 16)
+    rng, n = np.random.default_rng(8), 60_000
     beside = (np.arange(n)[:, None] + np.arange(-8, 8)) % n
-    near, anywhere = (
-        scipy.sparse.csr_array((np.ones(row.size), (row, columns.ravel())), shape=(n, n))
-        for columns in (beside, rng.integers(0, n, (n, 16)))
-    )
+    near, anywhere = rows_at(beside, n), rows_at(rng.integers(0, n, (n, 16)), n)
     for k, width, takes in ((3, 1, True), (5, 1, True), (7, 1, True), (6, 2, True), (4, 4, False), (20, 4, True)):
         assert bbcsr_matmat.has_one_lane(asked(near, k, width, gpu)) == takes, k
         assert not bbcsr_matmat.has_one_lane(asked(anywhere, k, width, gpu))
@@ -249,7 +249,7 @@ def test_a_lane_has_a_row_of_x_where_rows_are_near(gpu):
     assert bbcsr_matmat.has_one_lane(asked(few, 5, 1, gpu))
     assert not bbcsr_matmat.has_one_lane(asked(few, 3, 1, gpu))
     assert not bbcsr_matmat.has_one_lane(asked(few, 12, 4, gpu))
-    less_near = scipy.sparse.csr_array((np.ones(row.size), (row, (5 * beside % n).ravel())), shape=(n, n))
+    less_near = rows_at(5 * beside % n, n)
     assert bbcsr_matmat.has_one_lane(asked(less_near, 3, 1, gpu))
     assert not bbcsr_matmat.has_one_lane(asked(less_near, 7, 1, gpu))
 
@@ -260,18 +260,17 @@ def test_rows_that_read_x_apart(gpu):
 
     rng, n = np.random.default_rng(3), 20_000
 
-    def rows(columns):
-        row = np.repeat(np.arange(len(columns)), columns.shape[1])
-        return scipy.sparse.csr_array((np.ones(row.size), (row, columns.ravel())), shape=(len(columns), n))
+    def are_apart(csr):
+        return bbcsr_matmat.are_apart(asked(csr, 64, 4, gpu))
 
-    anywhere = rows(rng.integers(0, n, (n, 16)))
-    assert bbcsr_matmat.are_apart(asked(anywhere, 64, 4, gpu))
-    assert not bbcsr_matmat.are_apart(asked(rows((np.arange(n)[:, None] + np.arange(16)) % n), 64, 4, gpu))
+    anywhere = rows_at(rng.integers(0, n, (n, 16)), n)
+    assert are_apart(anywhere)
+    assert not are_apart(rows_at((np.arange(n)[:, None] + np.arange(16)) % n, n))
     longest = anywhere.tolil()
     longest[7, :40] = 1
-    assert not bbcsr_matmat.are_apart(asked(longest.tocsr(), 64, 4, gpu))
-    assert not bbcsr_matmat.are_apart(asked(rows(rng.integers(0, n, (n, 8))), 64, 4, gpu))
-    assert not bbcsr_matmat.are_apart(asked(rows(rng.integers(0, n, (50_000, 16))), 64, 4, gpu))
+    assert not are_apart(longest.tocsr())
+    assert not are_apart(rows_at(rng.integers(0, n, (n, 8)), n))
+    assert not are_apart(rows_at(rng.integers(0, n, (50_000, 16)), n))
 
 
 def test_rows_that_share_parts_of_x(gpu):
@@ -283,10 +282,7 @@ def test_rows_that_share_parts_of_x(gpu):
     rng, n = np.random.default_rng(3), 20_000
 
     def shares(columns, n_vectors=64):
-        row = np.repeat(np.arange(n), columns.shape[1])
-        csr = scipy.sparse.csr_array((np.ones(row.size), (row, np.sort(columns).ravel() % n)), shape=(n, n))
-        csr.sum_duplicates()
-        return bbcsr_matmat.share_parts(asked(csr, 4 * n_vectors, 4, gpu))
+        return bbcsr_matmat.share_parts(asked(rows_at(columns % n, n), 4 * n_vectors, 4, gpu))
 
     here = np.arange(n)[:, None]
     near = here + np.argsort(rng.random((n, 400)))[:, :30]
