@@ -163,8 +163,9 @@ __device__ void add_warps(Columns<Y, V, W, G * V>& sum) {
 //           have a thread block for each piece, the first of the grid
 // traffic   slot: sizeof(A) + (2 or sizeof(I)) bytes for each W * G * V columns; a row of X for each nonzero; Y once
 // requires  blocks of a row before its padding (invariant 3); neither values nor rows of X are read for padding; V divides k;
-//           k is W * G * V or more, or W is 1, or it is more than (W - 1) * G * V, and then PART; an O counts the vectors of V numbers that X has; PER_BLOCK warps, which are PIECE_WARPS
-//           where several warps share a row, and where there may be pieces
+//           k is W * G * V or more, or W is 1, or it is more than (W - 1) * G * V, and then PART; an O counts the vectors of V
+//           numbers that X has; PER_BLOCK warps, which are PIECE_WARPS where several warps share a row, and where there may be
+//           pieces
 // races     none: the groups of a row own its columns, and add their sums in the order of a tree, and of warps; pieces meet as
 //           pieces.cuh says
 template <class A, class Y, class I, class M, int G, int V, int W, int S, int N, bool PART, bool CUT, class O, int PER_BLOCK>

@@ -125,10 +125,13 @@ SHARINGS = {
     "shares and pieces": {"UNEVEN": 0, "UNEVEN_FROM": 0, "UNEVEN_WARPS": 1 << 10, "ROUNDS": (1,)},
     "block rows in turn": {"UNEVEN": 0, "UNEVEN_FROM": 0, "MOST_SHARES": 0, "ROUNDS": (1,)},
     "rows near each other": {"ENOUGH_THREADS": (0, 0), "WIDE": 1, "NEAR_ENTRIES": 0, "NEAR_GROUPS": 32, "APART": 0},
+    "two lanes": {"ODD_ROWS": 0, "SHARED": 32},
+    "four lanes": {"ODD_ROWS": 0, "SHARED": -1},
     "one lane": {"ONE_LANE_ROWS": (0, 1 << 40), "NEAR": (32, 32), "MANY_ROWS": 0},
 }
 SHARINGS["pieces of turns"] = SHARINGS["turns"] | SHARINGS["pieces of rows"]
 SHARINGS["lines"] = {"LARGE_X": 0, "APART": 0, "LATE": 1 << 40, "TURNS_PADDING": 1 << 20, "REUSE": 0, "REUSE_OF_PARTS": 0}
+SHARINGS["lines"] |= {"FULL_LINES": 0, "ANYWHERE": 0}
 SHARINGS["pieces of lines"] = SHARINGS["lines"] | SHARINGS["pieces of rows"]
 
 
@@ -168,6 +171,11 @@ def share(monkeypatch, how):
         ("lines", 1, "float32"),
         ("lines", 1, "float64"),
         ("lines", 1, "complex128"),
+        ("two lanes", 1, "float32"),
+        ("two lanes", 1, "float64"),
+        ("two lanes", 1, "complex128"),
+        ("four lanes", 1, "float32"),
+        ("four lanes", 1, "complex128"),
         ("one lane", 1, "float32"),
         ("one lane", 1, "float64"),
         ("rows near each other", 1, "float32"),
@@ -186,7 +194,7 @@ def test_layouts_of_rows(how, block_size, dtype, gpu, monkeypatch):
     share(monkeypatch, how)
     for name in (*VARIED, "blocks_over_the_edge", "wide_blocks_over_the_edge", "power_law", "narrow_and_wide_tiles"):
         csr = zoo.integers(name, dtype)
-        for k in (1, 3, 5, 6, 7, 8, 9, 16, 32, 33, 36, 64, 65, 128, 140, 256, 300):
+        for k in (1, 3, 5, 6, 7, 8, 9, 12, 16, 20, 28, 32, 33, 36, 64, 65, 72, 128, 140, 256, 300):
             x = matrix(csr.shape[1], k, dtype)
             if x.dtype.kind in "fc":
                 x[np.diff(csr.tocsc().indptr) == 0] = np.nan
@@ -224,14 +232,18 @@ def test_lines_of_random_rows_alone(gpu, monkeypatch):
     monkeypatch.setattr(matmat_kernels, "LARGE_X", 0)
     assert takes_lines(anywhere, 64)
     assert not takes_lines(near, 64)
-    assert not takes_lines(anywhere, 40)  # no whole lines, for which 8 nonzeros a column are too few
+    assert not takes_lines(anywhere, 44)  # no whole lines, for which 8 nonzeros a column are too few
     monkeypatch.setattr(matmat_kernels, "REUSE_OF_PARTS", 6)
-    assert takes_lines(anywhere, 40)
+    assert takes_lines(anywhere, 44)
     assert not takes_lines(anywhere, 30)  # fewer than two
+    within = (np.arange(n)[:, None] + rng.integers(0, n // 5, (n, 8))) % n
+    assert not takes_lines(within, 64)  # what others have read is in L2
+    monkeypatch.setattr(matmat_kernels, "BEYOND", 0.05)
+    assert takes_lines(within, 64)
     for reuse, of_parts, takes in ((2, 9, (True, False)), (9, 2, (False, True))):
         monkeypatch.setattr(matmat_kernels, "REUSE", reuse)
         monkeypatch.setattr(matmat_kernels, "REUSE_OF_PARTS", of_parts)
-        assert (takes_lines(anywhere, 64), takes_lines(anywhere, 40)) == takes
+        assert (takes_lines(anywhere, 64), takes_lines(anywhere, 44)) == takes
     monkeypatch.setattr(matmat_kernels, "LARGE_TILE", 0)
     assert not takes_lines(anywhere, 64)
 
@@ -260,17 +272,31 @@ def test_rows_that_read_x_apart(gpu):
 
     rng, n = np.random.default_rng(3), 20_000
 
-    def are_apart(csr):
-        return bbcsr_matmat.are_apart(asked(csr, 64, 4, gpu))
+    def are_apart(csr, k=128):
+        return bbcsr_matmat.are_apart(asked(csr, k, 4, gpu))
 
     anywhere = rows_at(rng.integers(0, n, (n, 16)), n)
     assert are_apart(anywhere)
+    assert not are_apart(anywhere, 64)
+    assert are_apart(rows_at(rng.integers(0, n, (n, 30)), n), 64)
     assert not are_apart(rows_at((np.arange(n)[:, None] + np.arange(16)) % n, n))
     longest = anywhere.tolil()
     longest[7, :40] = 1
     assert not are_apart(longest.tocsr())
     assert not are_apart(rows_at(rng.integers(0, n, (n, 8)), n))
     assert not are_apart(rows_at(rng.integers(0, n, (50_000, 16)), n))
+
+
+def test_many_rows_near_each_other(gpu):
+    """Asked of 5 to 7 vectors a row of X alone."""
+    from cvrarray.gpu import bbcsr_matmat
+
+    rng, n = np.random.default_rng(3), 120_000
+    beside = rows_at((np.arange(n)[:, None] + np.arange(8)) % n, n)
+    for k, are in ((16, False), (20, True), (24, True), (28, True), (32, False)):
+        assert bbcsr_matmat.are_near(asked(beside, k, 4, gpu)) == are, k
+    assert not bbcsr_matmat.are_near(asked(beside[:-1], 20, 4, gpu))
+    assert not bbcsr_matmat.are_near(asked(rows_at(rng.integers(0, n, (n, 8)), n), 20, 4, gpu))
 
 
 def test_rows_that_share_parts_of_x(gpu):
@@ -316,6 +342,30 @@ def test_lanes_of_long_rows(n_rows, mean, n_vectors, are_apart, layout, monkeypa
     assert bbcsr_matmat.rows_layout(n_rows, mean, n_vectors, 16, reads)[:3] == layout
 
 
+@pytest.mark.parametrize(
+    ("n_rows", "mean", "n_vectors", "load", "are_near", "layout"),
+    [
+        (120_000, 20, 5, 16, True, (2, 3)),
+        (120_000, 20, 6, 16, True, (2, 3)),
+        (120_000, 20, 7, 16, True, (4, 2)),
+        (120_000, 20, 7, 8, True, (2, 4)),
+        (120_000, 9, 6, 16, False, (4, 2)),
+        (120_000, 10, 6, 16, False, (8, 1)),
+        (120_000, 30, 6, 16, True, (2, 3)),
+        (119_999, 20, 6, 16, False, (8, 1)),
+        (30_000, 5, 6, 16, False, (2, 3)),
+        (30_000, 6, 6, 16, False, (8, 1)),
+        (120_000, 20, 4, 16, False, (4, 1)),
+    ],
+)
+def test_lanes_of_odd_vectors(n_rows, mean, n_vectors, load, are_near, layout, monkeypatch):
+    """Lanes, and vectors of each, on an H200."""
+    bbcsr_matmat = pytest.importorskip("cvrarray.gpu.bbcsr_matmat", reason="needs CuPy")
+    monkeypatch.setattr(bbcsr_matmat, "processors", lambda: 132)
+    reads = bbcsr_matmat.Reads(are_near=are_near)
+    assert bbcsr_matmat.rows_layout(n_rows, mean, n_vectors, load, reads)[:2] == layout
+
+
 def test_turns_of_one_entry_a_row(gpu):
     """Of a permutation nothing is read twice: so neither a walk nor lines of X."""
     from cvrarray.gpu import bbcsr_matmat
@@ -323,7 +373,7 @@ def test_turns_of_one_entry_a_row(gpu):
     n = 200_000
     at = np.random.default_rng(9).permutation(n)
     csr = scipy.sparse.csr_array((np.arange(n) % 7 + 1.0, (np.arange(n), at)), shape=(n, n))
-    for k, takes in ((16, True), (64, True), (128, False), (36, False), (8, False), (4, False)):
+    for k, takes in ((16, True), (20, True), (24, True), (64, True), (128, False), (36, False), (8, False), (4, False)):
         of = asked(csr, k, 4, gpu)
         assert bbcsr_matmat.takes_lanes(of) != takes, k
         assert not (bbcsr_matmat.takes_copies(of) or bbcsr_matmat.walks(of) or bbcsr_matmat.takes_lines(of))

@@ -62,7 +62,7 @@ def test_a_kernel_by_vectors_of_a_row_of_x():
     assert kernels((8, 16, 32, 64), 1, **few) == ["rows", "walk", "walk", "rows"]
     apart = {"lines": 0.99, "narrow_columns": 0.0}
     assert kernels((16, 17, 64), 1, **apart) == ["turns", "rows", "turns"]  # 17: no whole lines, which few entries do not pay
-    assert kernels((16, 17), 1, nnz=15_000_000, row_max=15, **apart) == ["turns", "turns"]
+    assert kernels((16, 17, 22), 1, nnz=15_000_000, row_max=15, **apart) == ["turns", "rows", "turns"]
     assert kernels((16, 17, 32), 0) == ["cvr", "cvr warps", "cvr warps"]
     assert kernels((16, 17), 0, nnz=20_000_000) == ["cvr long rows", "cvr warps"]
     assert kernels((16, 17, 64), 0, shape=(30_000, 30_000), nnz=900_000) == ["cvr long rows"] * 3

@@ -85,16 +85,16 @@ def _converted(base: Any, columns: int) -> SparseArray | None:
 _lock = threading.RLock()  # who holds it adds to the tables of transposes
 
 
-def keep(base: Any, columns: int = 1) -> SparseArray | None:
+def keep(base: Any, columns: int | None = None) -> SparseArray | None:
     """The tables that `base` keeps of its transpose, made or renewed now if need be; None where it has none. What is made now
-    is for a product with so many columns, which may be none.
+    is for a product with a matrix of so many columns, or with a vector if `columns` is None.
     """
     if base._transpose is None or base._transpose_is_old:
         with _lock:
             if base._transpose_is_old and not _renewed(base, base._transpose):
                 base._transpose = None
             if base._transpose is None:
-                made = _converted(base, max(1, columns))
+                made = _converted(base, columns or 1)
                 base._transpose = False if made is None else made
                 if made is not None and base._is_written_by_graphs:
                     renew_transpose(base, made)
@@ -145,7 +145,7 @@ def with_values(array: Any, data: Any, transposed: bool, columns: int | None) ->
         return made.T if transposed else made
     base = array.base if is_view else array
     keeps = is_view or columns is not None or base._target.kind == "cpu"
-    own = keep(base, columns or 1) if keeps else None
+    own = keep(base, columns) if keeps else None
     if own is None:
         made = array.with_values(data)
         return TransposedArray.once(made.base if is_view else made)

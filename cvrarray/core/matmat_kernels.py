@@ -11,7 +11,7 @@ from typing import NamedTuple
 from .fitted import L2_BYTES, PROCESSORS
 from .tables import WARP
 
-LOAD, LINE = 16, 128  #: bytes of a vector load, at most, and of a cache line
+LOAD, SECTOR, LINE = 16, 32, 128  #: bytes of a vector load, at most, of the least that is read, and of a cache line
 #: Lanes that share a row of X, at most. With more, each would have more sums than there are registers for.
 MATRIX_LANES = 16
 #: Warps that a multiprocessor should have rows for.
@@ -33,12 +33,18 @@ WALKED = {
 }
 WALKED_NNZ, WALK_STEPS, WALK_PADDING = 150_000, 32, 1.75
 #: A warp takes a line of each row of X, where rows of a bin read other parts of it, if X has LARGE_X times the bytes of L2 or
-#: more, a tile of a line LARGE_TILE times these or less, and A no more padding, and REUSE nonzeros a column, or
-#: REUSE_OF_PARTS where rows of X are no whole number of lines.
-LARGE_X, LARGE_TILE, TURNS_PADDING, REUSE, REUSE_OF_PARTS = 0.75, 3, 2, 2, 12
+#: more, a tile of a line LARGE_TILE times these or less, and A no more padding, and REUSE nonzeros a column. Where rows of X
+#: are no whole number of lines: REUSE_OF_PARTS, whole sectors, and so much of the lines that have parts of them.
+LARGE_X, LARGE_TILE, TURNS_PADDING, REUSE, REUSE_OF_PARTS, FULL_LINES = 0.75, 3, 2, 2, 12, 0.85
+#: So much of X do the columns of a bin spread over, if they are anywhere. Otherwise what rows that are under way read of it
+#: should be BEYOND times the bytes of L2.
+ANYWHERE, BEYOND = 0.85, 1.5
 #: Bins from which a warp takes a whole one, where a row of X has at most FEW_VECTORS vectors: with rows of at most SHORT
 #: entries, longer ones, and much padding. A row of LATE times the steps that a warp takes on average is too long for that.
 MANY_BINS, FEW_VECTORS, SHORT, MUCH_PADDING, LATE = 12_000, (16, 8, 4), 16, 1.25, 2
+#: Lanes that share a row of X in turns, at most. Twice as many would do as well with half the vectors each, but for the
+#: instructions that pass on a nonzero.
+TURN_LANES = 8
 #: Rows of at most so many entries are thin. Warps take bins in turns there, where there are so many, and for the first of
 #: these numbers of vectors a row of X MANY_BINS.
 THIN, THIN_BINS, THIN_VECTORS = 2, 5000, (*range(2, 9), 16)
@@ -169,11 +175,22 @@ def may_take_lines(rows: Rows, x: RowOfX, gpu: GPU) -> bool:
     """
     if x.load != LOAD or x.n_bytes < 2 * LINE or not is_large(rows.shape[1] * x.n_bytes, gpu):
         return False
-    if rows.nnz < (REUSE_OF_PARTS if x.n_bytes % LINE else REUSE) * rows.shape[1]:
+    is_whole = x.n_bytes % LINE == 0
+    if not is_whole and (x.n_bytes % SECTOR or x.n_bytes < FULL_LINES * LINE * -(-x.n_bytes // LINE)):
+        return False
+    if rows.nnz < (REUSE if is_whole else REUSE_OF_PARTS) * rows.shape[1]:
         return False
     if rows.shape[1] * LINE > LARGE_TILE * gpu.l2_bytes or rows.slots > TURNS_PADDING * rows.nnz:
         return False
     return not rows.are_late(gpu)
+
+
+def read_beyond_l2(rows: Rows, x: RowOfX, spread: float, gpu: GPU) -> bool:
+    """Whether rows that are under way read more of X than L2 holds, if columns of neighbouring ones spread over such a part of
+    it. Otherwise they find there what others have read, without lines.
+    """
+    under_way = ENOUGH_WARPS * WARP * gpu.processors / rows.shape[0]
+    return spread >= ANYWHERE or min(1.0, spread + under_way) * rows.shape[1] * x.n_bytes >= BEYOND * gpu.l2_bytes
 
 
 def is_large(n_bytes: int, gpu: GPU) -> bool:
@@ -217,7 +234,12 @@ def takes_turns(rows: Rows, x: RowOfX, gpu: GPU) -> bool:
         most = FEW_VECTORS[2]
     else:
         most = FEW_VECTORS[rows.longest <= COPIED_STEPS or rows.mean > SHORT]
-    return rows.n_bins >= MANY_BINS and x.n_vectors <= most
+    return rows.n_bins >= MANY_BINS and x.n_vectors <= most and not leaves_lanes_idle(x.n_vectors)
+
+
+def leaves_lanes_idle(n_vectors: int) -> bool:
+    """Whether in turns more than one of TURN_LANES has no vector, in the mean over tiles of a row of X."""
+    return TURN_LANES // 2 < n_vectors < (TURN_LANES - 1) * -(-n_vectors // TURN_LANES)
 
 
 def longest_whole_row(block_size: int, n_blocks: int, mean: int, gpu: GPU) -> int:

@@ -30,7 +30,7 @@ class Costs(NamedTuple):
     longest: float  # for the square root of the longest row
     uneven: float  # for each power of e from the mean to the longest row
     tables: float  # a megabyte of them without padding
-    padding: float  # a megabyte of rows of X, one for each slot that holds no entry
+    padding: float  # a megabyte of rows of X, one for each column of a block that is padding
     sectors: float  # a million sectors of a column of X that bins need
     rows: float  # a megabyte of rows of X, one for each column of a stored block
     begun: float  # the square root of a megabyte of them, for each slot: until loads are under way
@@ -60,16 +60,16 @@ COSTS = {
     "turns": Costs(5.55, 0, 0, 0.121, 0.0643, 3.2, 0.0471, 0.0713, 0.0242, 0.0564, 0.143, 0.0755),
     "walk": Costs(3.51, 0.572, 0.599, 0.23, 0.0264, 2.97, 0.0376, 0.059, 0.0265, 0.0669, 0.143, 0.0326),
     "copies": Costs(4.04, 0, 0, 0.117, 0, 3.63, 0, 0.406, 0, 0.088, 0.331, 0),
-    "blocks": Costs(3.29, 0.127, 0.883, 0.136, 0.029, 2.13, 0.046, 0.272, 0.09, 0, 0.092, 0.107, 0.191, 0.0033),
+    "blocks": Costs(2.98, 0.197, 0.413, 0.182, 0.0489, 0.0656, 0.0333, 0.304, 0.162, 0, 0.151, 0.0939, 0.145, 0.0047),
     "uneven blocks": Costs(3.97, 0.013, 0.422, 0.176, 0, 0, 0.053, 0.533, 0.168, 0.446, 0, 0.174, 0.33, 0.0051),
     "blocks in turns": Costs(3.22, 0, 1.69, 0.197, 0, 1.83, 0.052, 0.692, 0, 0, 0.208, 0, 0, 0.055),
-    "blocks staged": Costs(4.27, 0.0066, 1.67, 0.107, 0.026, 9.04, 0.067, 0.168, 0.074, 0.0029, 0.122, 0.1, 0.249),
+    "blocks staged": Costs(4.27, 0.0066, 1.67, 0.107, 0.076, 9.04, 0.067, 0.168, 0.074, 0.0029, 0.122, 0.1, 0.249),
     "narrow cvr": Costs(5.88, 0.0309, 0.349, 0.267, 0.455, 4.56, 0.0839, 0.112, 0.0223, 0.127, 0.0172, 0.188),
     "narrow rows": Costs(3.98, 0.0579, 0.0786, 0.119, 0.0739, 5.53, 0.0543, 0.509, 0.0243, 0.109, 0.248, 0.0903),
-    "narrow blocks": Costs(5.05, 0.0196, 0.221, 0.22, 0.0235, 6.81, 0.188, 0.211, 0, 0, 0.105, 0.0588, 0.0547, 0.000835),
+    "narrow blocks": Costs(5, 0.0298, 0.11, 0.226, 0.1, 4.73, 0.134, 0.289, 0.19, 0, 0.139, 0.0651, 0.0395, 0.0011),
     "few cvr": Costs(4.18, 0.0361, 0.805, 0.0619, 0.0504, 3.06, 0.0565, 0.388, 0.0609, 0.125, 0.0826, 0.127),
     "few rows": Costs(3.76, 0.0897, 0.145, 0.197, 0.0871, 3.57, 0.0432, 0, 0.00792, 0.5, 0.165, 0.056),
-    "few blocks": Costs(4.09, 0.119, 0.209, 0.219, 0.054, 5.87, 0.0386, 0, 0, 0, 0.164, 0.0877, 0.298),
+    "few blocks": Costs(4.18, 0.11, 0.155, 0.215, 0.0983, 7.9, 0.0387, 0, 0, 0, 0.166, 0.0871, 0.408),
 }
 
 
@@ -126,7 +126,7 @@ def counts(of: Matrix) -> Costs:
         longest=math.sqrt(stats.row_max),
         uneven=math.log(max(1.0, stats.row_max / mean)),
         tables=min(of.n_bytes, stored * (of.itemsize + (4 - 2 * stats.narrow_columns) / size)) / 1e6,
-        padding=(of.slots - stored) * row,
+        padding=(of.slots - stored) / size * row,
         sectors=stats.sectors * stats.nnz / 1e6,
         rows=rows,
         begun=math.sqrt(stored * row),

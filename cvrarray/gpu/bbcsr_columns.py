@@ -13,13 +13,14 @@ from functools import cache, partial
 import numpy as np
 
 from ..core.arrays import Run
+from ..core.matmat_kernels import SECTOR
 from ..core.tables import WARP, BBCSRTables, mask_dtype
 from . import distinct
 from .bbcsr_lengths import Lengths
 from .bbcsr_reads import lines_of_a_step
 from .bbcsr_tables import SHAPES, as_struct, mean_blocks, threads
 from .compiler import STORED, Kernel
-from .launches import SECTOR, argument, matrix_width, scaling, vector_width
+from .launches import argument, matrix_width, scaling, vector_width
 
 #: Columns of X that a lane multiplies by at a time, and warps that share a bin, at most: shared memory holds the sums of all.
 MOST_COLUMNS, MOST_SHARERS = 8, 8

@@ -15,11 +15,11 @@ import numpy as np
 
 from ..core import matmat_kernels
 from ..core.arrays import Run
-from ..core.matmat_kernels import LINE, LOAD, MATRIX_LANES, Tiles
+from ..core.matmat_kernels import LINE, LOAD, MATRIX_LANES, TURN_LANES, Tiles
 from ..core.tables import WARP, BBCSRTables, mask_dtype
 from . import distinct, transposed, uneven_rows
 from .bbcsr_lengths import Lengths
-from .bbcsr_reads import reads_apart, reads_near
+from .bbcsr_reads import reads_apart, reads_near, spread
 from .bbcsr_tables import SHAPES, as_struct, n_slots, slot_bytes
 from .compiler import PRODUCTS, STORED, Coded, Kernel, allowed, constant
 from .launches import NULL, Struct, argument, blocks, matrix_grid, matrix_width, scaling, struct, vector_width
@@ -27,9 +27,6 @@ from .properties import attribute, gpu, has_asynchronous_copies, has_copy_engine
 from .streams import PerStream
 from .uneven_rows import BLOCK, Pieces, Schedule
 
-#: Row by row, the most lanes that share a row of X. Twice as many would do as well with half the vectors each, but for the
-#: instructions that pass on a nonzero.
-MOST_LANES = 8
 #: Warps that row by row there should be at least before one more lane than one, and than two, share a row.
 ENOUGH_TILES = 1800, 2400
 #: Blocks that a group has at least where it multiplies several together.
@@ -51,11 +48,15 @@ OF_ONE_LANE, ONE_LANE_ROWS, FEW_ROWS, ONE_LANE_LOADS = (3, 5), (12, 64), 8_000, 
 #: The same where rows are near each other: narrow vectors, and others, of many rows, and of fewer rows; groups of columns over
 #: entries (:func:`.bbcsr_reads.reads_near`), and where many rows have no more than OF_ONE_LANE columns.
 NEAR_OF_ONE_LANE, NEAR_OF_FEW_ROWS, NEAR = ((3, 5, 7), (3, 5)), ((5,), ()), (0.4, 0.8)
-#: Groups of columns over entries up to which rows of A share rows of X; and vectors of a row of X from which layouts ask.
-SHARED, SEVERAL_VECTORS = 0.8, 8
+#: Groups of columns over entries up to which rows of A share rows of X.
+SHARED = 0.8
+#: Vectors of a row of X for which a group of a power of two, one a lane, has lanes without any. In so many rows, two or four
+#: lanes have two or three vectors instead.
+ODD, ODD_ROWS = (5, 6, 7), 120_000
 #: Thread blocks have NEAR_WARPS where a row of X has WIDE vectors or more, rows of A NEAR_ENTRIES or more, and those of a bin
 #: read other rows of X at a time, but of NEAR_GROUPS of columns over entries at most: then more of them meet in L1.
 NEAR_WARPS, NEAR_ENTRIES, NEAR_GROUPS = 8, 20, 0.6
+WARPS = BLOCK // WARP  #: of other thread blocks
 #: A long row is cut in pieces. For each a thread block loads rows of X about PIECE_ROUNDS times, or as many times more as keep
 #: the pieces of a row fewer than their steps.
 PIECE_ROUNDS = 8
@@ -146,14 +147,14 @@ MATMAT_ROWS = Kernel(
         (value, product, *how)
         for value, product in STORED
         for how in (
-            ("int32", 1, vector_width(product), 1, 8, 4, False, False, "uint32", 4),
-            ("int32", 4, 1, 1, 4, 8, False, True, "uint32", 4),
-            ("int64", 8, vector_width(product), 4, 1, 8, False, True, "uint64", 4),
-            ("int32", 16, vector_width(product), 3, 2, 8, True, False, "uint32", 4),
-            ("int32", WARP, vector_width(product), 2, 1, 8, False, False, "uint32", 4),
+            ("int32", 1, vector_width(product), 1, 8, 4, False, False, "uint32", WARPS),
+            ("int32", 4, 1, 1, 4, 8, False, True, "uint32", WARPS),
+            ("int64", 8, vector_width(product), 4, 1, 8, False, True, "uint64", WARPS),
+            ("int32", 16, vector_width(product), 3, 2, 8, True, False, "uint32", WARPS),
+            ("int32", WARP, vector_width(product), 2, 1, 8, False, False, "uint32", WARPS),
             ("int32", 16, vector_width(product), 4, 1, 8, False, False, "uint32", NEAR_WARPS),
-            ("int32", 1, 1, 5, 16, 12, False, False, "uint32", 4),
-            ("int32", 1, vector_width(product), 3, 1, 12, False, False, "uint32", 4),
+            ("int32", 1, 1, 5, 16, 12, False, False, "uint32", WARPS),
+            ("int32", 1, vector_width(product), 3, 1, 12, False, False, "uint32", WARPS),
         )
     ],
     lambda value, product, index, lanes, width, vectors, sharers, loads, is_part, is_cut, offset, warps: (
@@ -343,7 +344,7 @@ def _kernel_of_groups(asked: Asked, of: Tiles, has_dots: bool) -> MatrixKernel:
 def _kernel_of_turns(asked: Asked, has_dots: bool = False, in_lines: bool = False) -> MatrixKernel:
     """Where warps have a bin, and take its rows in turns, maybe a line of X each."""
     n_bins, n_vectors = asked.t.col_base.size, asked.n_vectors
-    lanes, vectors = (MOST_LANES, 1) if in_lines else turns_layout(n_bins, n_vectors)
+    lanes, vectors = (TURN_LANES, 1) if in_lines else turns_layout(n_bins, n_vectors)
     tiles = -(-n_vectors // (lanes * vectors))
     step = WARP / blocks_under_way(asked.t.block_size, lanes * vectors)
     pieces = _pieces(asked, 1, step, tiles, (lanes, WARP * asked.width * vectors))
@@ -387,12 +388,11 @@ def staged_bytes(size: int, lanes: int) -> int:
 def _kernel_of_lanes(asked: Asked, of_one: bool) -> MatrixKernel:
     """Where lanes share rows of single columns, or one lane has a row of X."""
     (t, lengths, dtype, _, width), n_vectors = asked, asked.n_vectors
-    depends = of_one or n_vectors >= SEVERAL_VECTORS
-    reads = Reads(of_one, t.nnz >= REUSED * t.shape[1], depends and are_apart(asked))
+    reads = Reads(of_one, t.nnz >= REUSED * t.shape[1], are_apart(asked), are_near(asked))
     lanes, vectors, sharers, loads = rows_layout(t.shape[0], lengths.mean, n_vectors, asked.x.load, reads)
     tiles, is_part = -(-n_vectors // (lanes * vectors)), vectors > 1 and n_vectors < lanes * vectors
     pieces = _pieces(asked, WARP, lanes * vectors / loads, tiles, (1, lanes * width * vectors))
-    warps = NEAR_WARPS if sharers == 1 and not pieces.n and share_parts(asked) else BLOCK // WARP
+    warps = NEAR_WARPS if sharers == 1 and not pieces.n and share_parts(asked) else WARPS
     (n_blocks,) = blocks(t.col_base.size * WARP * lanes * sharers, warps * WARP)
     how = asked.stored, dtype, t.col_wide.dtype
     return MatrixKernel(
@@ -486,9 +486,12 @@ def walks(asked: Asked) -> bool:
 
 def takes_lines(asked: Asked) -> bool:
     """Whether a warp takes all rows of a bin, in turns, and a line of each row of X at a time."""
-    if asked.t.block_size > 1 or not matmat_kernels.may_take_lines(asked.rows, asked.x, gpu()):
+    (t, *_), rows, x = asked, asked.rows, asked.x
+    if t.block_size > 1 or not matmat_kernels.may_take_lines(rows, x, gpu()):
         return False
-    return reads_apart(asked.t, asked.dtype.itemsize, FAR_APART * LINE)
+    if not reads_apart(t, asked.dtype.itemsize, FAR_APART * LINE):
+        return False
+    return matmat_kernels.read_beyond_l2(rows, x, spread(t), gpu())
 
 
 def takes_lanes(asked: Asked) -> bool:
@@ -515,9 +518,15 @@ def has_one_lane(asked: Asked) -> bool:
 def are_apart(asked: Asked) -> bool:
     """Whether rows of A, as long as each other, read other rows of X each: then no warp finds in L1 what another has read."""
     (t, lengths, *_), n_rows = asked, asked.t.shape[0]
-    if n_rows >= MANY_ROWS or lengths.mean < MANY_ENTRIES or lengths.most > EVEN * lengths.mean:
+    least = LONG_ROWS if asked.n_vectors % 32 else MANY_ENTRIES  # of fewer no layout asks
+    if n_rows >= MANY_ROWS or lengths.mean < least or lengths.most > EVEN * lengths.mean:
         return False
     return not reads_near(t, SHARED)
+
+
+def are_near(asked: Asked) -> bool:
+    """Whether many neighbouring rows of A share rows of X, which have ODD vectors each."""
+    return asked.n_vectors in ODD and asked.t.shape[0] >= ODD_ROWS and reads_near(asked.t, SHARED)
 
 
 def share_parts(asked: Asked) -> bool:
@@ -533,6 +542,7 @@ class Reads(NamedTuple):
     of_one: bool = False  # a lane reads a whole row of X
     are_many: bool = False  # rows of X are read often, so that L2 should hold more of a narrower tile
     are_apart: bool = False  # rows of A share no rows of X
+    are_near: bool = False  # they do, neighbouring ones of many
 
 
 def rows_layout(n_rows: int, mean: int, n_vectors: int, load: int, reads: Reads) -> tuple[int, int, int, int]:
@@ -548,6 +558,11 @@ def rows_layout(n_rows: int, mean: int, n_vectors: int, load: int, reads: Reads)
     most = 1
     if reads.of_one:
         lanes, most = 1, n_vectors
+    elif n_vectors in ODD and (is_short or reads.are_near):
+        lanes = 2 if n_vectors < 7 or is_narrow else 4
+        most = -(-n_vectors // lanes)
+    elif n_vectors in ODD and n_rows >= ODD_ROWS and mean < MANY_ENTRIES:
+        lanes, most = 4, 2
     elif n_vectors < 8 or (n_vectors == 8 and (is_long or not (is_many or is_short))):
         lanes = 1 << (n_vectors - 1).bit_length()
     elif n_vectors in (8, 16) and is_short:
@@ -598,8 +613,8 @@ def turns_layout(n_bins: int, n_vectors: int) -> tuple[int, int]:
 
     A warp takes as many turns as lanes share a row. Of few bins, more warps with less turns each keep the device busy.
     """
-    lanes = min(MOST_LANES, 1 << (max(1, n_vectors) - 1).bit_length())
-    vectors = 2 if n_vectors >= 2 * MOST_LANES else 1
+    lanes = min(TURN_LANES, 1 << (max(1, n_vectors) - 1).bit_length())
+    vectors = 2 if n_vectors >= 2 * TURN_LANES else 1
     while lanes * vectors > 1 and n_bins * -(-n_vectors // (lanes * vectors)) < ENOUGH_TILES[lanes > 2]:
         lanes, vectors = (lanes, 1) if vectors > 1 else (lanes // 2, 1)
     return lanes, vectors

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import cupy
 import numpy as np
 
-from ..core.matmat_kernels import LINE
+from ..core.matmat_kernels import LINE, SECTOR
 from ..core.remembered import Remembered
 from ..core.tables import WARP, BBCSRTables
 from .bbcsr_tables import is_wide, mean_blocks
 from .captures import aside
 from .compiler import Kernel
-from .launches import SECTOR
 
 SAMPLED = 16, 8  #: bins, and steps of each, that are looked at
 APART = 0.8  #: parts that rows read at a step, over their entries there: from then on each reads others
@@ -70,6 +71,13 @@ def reads_alike(t: BBCSRTables) -> bool:
     if np.ma.getmaskarray(columns).mean() > MOST_PADDING:
         return False
     return bool(columns.mean(axis=2).std(axis=0).mean() < columns.std(axis=2).mean())
+
+
+def spread(t: BBCSRTables) -> float:
+    """The part of X's rows over which the columns of neighbouring rows spread, as if evenly."""
+    columns = sampled_columns(t)
+    deviations = columns.reshape(len(columns), -1).std(axis=1)
+    return float(math.sqrt(12) * np.ma.median(deviations) * t.block_size / t.shape[1])
 
 
 def lines_of_a_step(t: BBCSRTables, itemsize: int) -> float:

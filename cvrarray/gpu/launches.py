@@ -12,9 +12,6 @@ import numpy as np
 from ..core import matmat_kernels
 from .properties import processors
 
-#: Bytes of a sector of a cache line, the least that is loaded.
-SECTOR = 32
-
 #: Blocks that a grid may have in its second dimension.
 MOST_IN_Y = 65_535
 
