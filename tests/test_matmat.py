@@ -236,7 +236,7 @@ def test_lines_of_random_rows_alone(gpu, monkeypatch):
     monkeypatch.setattr(matmat_kernels, "REUSE_OF_PARTS", 6)
     assert takes_lines(anywhere, 44)
     assert not takes_lines(anywhere, 30)  # fewer than two
-    within = (np.arange(n)[:, None] + rng.integers(0, n // 5, (n, 8))) % n
+    within = (np.arange(n)[:, None] + rng.integers(0, n // 2, (n, 8))) % n
     assert not takes_lines(within, 64)  # what others have read is in L2
     monkeypatch.setattr(matmat_kernels, "BEYOND", 0.05)
     assert takes_lines(within, 64)

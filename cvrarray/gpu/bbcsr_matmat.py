@@ -50,8 +50,8 @@ OF_ONE_LANE, ONE_LANE_ROWS, FEW_ROWS, ONE_LANE_LOADS = (3, 5), (12, 64), 8_000, 
 NEAR_OF_ONE_LANE, NEAR_OF_FEW_ROWS, NEAR = ((3, 5, 7), (3, 5)), ((5,), ()), (0.4, 0.8)
 #: Groups of columns over entries up to which rows of A share rows of X.
 SHARED = 0.8
-#: Vectors of a row of X for which a group of a power of two, one a lane, has lanes without any. In so many rows, two or four
-#: lanes have two or three vectors instead.
+#: Vectors of a row of X for which a group of a power of two, one a lane, has lanes without any. Where rows are short, or so
+#: many, two or four lanes have two to four vectors instead.
 ODD, ODD_ROWS = (5, 6, 7), 120_000
 #: Thread blocks have NEAR_WARPS where a row of X has WIDE vectors or more, rows of A NEAR_ENTRIES or more, and those of a bin
 #: read other rows of X at a time, but of NEAR_GROUPS of columns over entries at most: then more of them meet in L1.
