@@ -13,9 +13,12 @@ import argparse
 import hashlib
 import importlib.metadata
 import json
+import os
 import platform
 import re
+import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -104,7 +107,19 @@ def warning(found: list[str]) -> str:
     return "\n".join([rule, *(f"!! {line}" for line in lines), rule])
 
 
+@cache
 def _gpu() -> dict[str, object] | None:
+    """Of what a process of its own finds. Under compute-sanitizer the one that writes a report has to start pytest-xdist's
+    workers, which never came up where it had used CUDA before.
+    """
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, __file__, "--gpu"]
+    said = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE, text=True, check=True).stdout
+    found: dict[str, object] | None = json.loads(said.splitlines()[-1])  # under a tool, after what that has to say
+    return found
+
+
+def _gpu_of_this_process() -> dict[str, object] | None:
     from cvrarray.core import devices
 
     if not devices.gpu_count():
@@ -134,7 +149,12 @@ def _version(name: str) -> str | None:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", nargs="?", type=Path, metavar="PATH", help="of one report alone")
-    path = parser.parse_args(arguments).check
+    parser.add_argument("--gpu", action="store_true", help="print what a report says of the GPU, and check nothing")
+    options = parser.parse_args(arguments)
+    if options.gpu:
+        print(json.dumps(_gpu_of_this_process()))
+        return 0
+    path = options.check
     found = problems(path or DEFAULT_PATH)
     if path is None:
         found += [problem for tool in SANITIZERS for problem in problems_of_tool(tool)]

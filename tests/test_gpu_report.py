@@ -13,6 +13,8 @@ import gpu_report
 import pytest
 from checks import rarely
 
+from cvrarray.core import devices
+
 TESTS = Path(__file__).parent
 GOOD = {"counts": {"passed": 3, "failed": 0}, "gpu": {"name": "a GPU"}, "date": "2000-01-01", "whole": True}
 
@@ -133,6 +135,19 @@ def test_a_run_writes_its_report(tmp_path, options):
     assert report["source_hash"] == gpu_report.source_hash()
     assert report["versions"]["numpy"]
     assert (report["whole"], report["collected"], report["run"]) == (True, 5, 5)
+
+
+def test_who_writes_a_report_does_not_use_cuda(monkeypatch):
+    """Another process asks for the GPU, once."""
+
+    def used():
+        raise AssertionError("CUDA was used")
+
+    monkeypatch.setattr(devices, "gpu_count", used)
+    gpu_report._gpu.cache_clear()
+    found = gpu_report.environment()
+    monkeypatch.setattr(subprocess, "run", used)
+    assert gpu_report.environment() == found
 
 
 ENDS = {

@@ -219,7 +219,7 @@ def asked(csr, k, width, gpu, dtype="float32"):
 
 def test_lines_of_random_rows_alone(gpu, monkeypatch):
     """A warp takes a line of each row of X where X is large, a tile of it is not, and a bin's rows read other lines."""
-    from cvrarray.gpu import bbcsr_matmat
+    from cvrarray.gpu import bbcsr_matmat, bbcsr_reads
 
     rng, n = np.random.default_rng(6), 20_000
 
@@ -236,6 +236,7 @@ def test_lines_of_random_rows_alone(gpu, monkeypatch):
     monkeypatch.setattr(matmat_kernels, "REUSE_OF_PARTS", 6)
     assert takes_lines(anywhere, 44)
     assert not takes_lines(anywhere, 30)  # fewer than two
+    monkeypatch.setattr(bbcsr_reads, "APART", 0.7)
     within = (np.arange(n)[:, None] + rng.integers(0, n // 2, (n, 8))) % n
     assert not takes_lines(within, 64)  # what others have read is in L2
     monkeypatch.setattr(matmat_kernels, "BEYOND", 0.05)
