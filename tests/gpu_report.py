@@ -13,7 +13,6 @@ import argparse
 import hashlib
 import importlib.metadata
 import json
-import os
 import platform
 import re
 import subprocess
@@ -112,9 +111,8 @@ def _gpu() -> dict[str, object] | None:
     """Of what a process of its own finds. Under compute-sanitizer the one that writes a report has to start pytest-xdist's
     workers, which never came up where it had used CUDA before.
     """
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, __file__, "--gpu"]
-    said = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE, text=True, check=True).stdout
+    command = [sys.executable, "-m", "tests.gpu_report", "--gpu"]
+    said = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
     found: dict[str, object] | None = json.loads(said.splitlines()[-1])  # under a tool, after what that has to say
     return found
 

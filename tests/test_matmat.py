@@ -321,50 +321,36 @@ def test_rows_that_share_parts_of_x(gpu):
 
 
 @pytest.mark.parametrize(
-    ("n_rows", "mean", "n_vectors", "are_apart", "layout"),
+    ("n_rows", "mean", "n_vectors", "load", "reads", "layout"),
     [
-        (20_000, 30, 64, False, (32, 2, 1)),
-        (20_000, 30, 32, False, (16, 2, 1)),
-        (12_200, 30, 32, False, (16, 2, 2)),  # a warp has a long row
-        (12_200, 29, 32, False, (16, 2, 1)),
-        (12_200, 30, 32, True, (8, 2, 1)),
-        (5_000, 30, 64, True, (8, 2, 1)),
-        (20_000, 9, 64, False, (8, 2, 1)),
-        (40_000, 9, 64, False, (16, 4, 1)),
-        (60_000, 30, 8, False, (8, 1, 1)),
-        (60_000, 29, 8, False, (4, 2, 1)),
+        (20_000, 30, 64, 16, {}, (32, 2, 1)),
+        (20_000, 30, 32, 16, {}, (16, 2, 1)),
+        (12_200, 30, 32, 16, {}, (16, 2, 2)),  # a warp has a long row
+        (12_200, 29, 32, 16, {}, (16, 2, 1)),
+        (12_200, 30, 32, 16, {"are_apart": True}, (8, 2, 1)),
+        (5_000, 30, 64, 16, {"are_apart": True}, (8, 2, 1)),
+        (20_000, 9, 64, 16, {}, (8, 2, 1)),
+        (40_000, 9, 64, 16, {}, (16, 4, 1)),
+        (60_000, 30, 8, 16, {}, (8, 1, 1)),
+        (60_000, 29, 8, 16, {}, (4, 2, 1)),
+        (120_000, 20, 5, 16, {"are_near": True}, (2, 3, 1)),
+        (120_000, 20, 6, 16, {"are_near": True}, (2, 3, 1)),
+        (120_000, 20, 7, 16, {"are_near": True}, (4, 2, 1)),
+        (120_000, 20, 7, 8, {"are_near": True}, (2, 4, 1)),
+        (120_000, 9, 6, 16, {}, (4, 2, 1)),
+        (120_000, 10, 6, 16, {}, (8, 1, 1)),
+        (120_000, 30, 6, 16, {"are_near": True}, (2, 3, 1)),
+        (119_999, 20, 6, 16, {}, (8, 1, 1)),
+        (30_000, 5, 6, 16, {}, (2, 3, 2)),
+        (30_000, 6, 6, 16, {}, (8, 1, 1)),
+        (120_000, 20, 4, 16, {}, (4, 1, 1)),
     ],
 )
-def test_lanes_of_long_rows(n_rows, mean, n_vectors, are_apart, layout, monkeypatch):
+def test_lanes_that_share_rows(n_rows, mean, n_vectors, load, reads, layout, monkeypatch):
     """Lanes, vectors of each, and groups that share a row, on an H200."""
     bbcsr_matmat = pytest.importorskip("cvrarray.gpu.bbcsr_matmat", reason="needs CuPy")
     monkeypatch.setattr(bbcsr_matmat, "processors", lambda: 132)
-    reads = bbcsr_matmat.Reads(are_apart=are_apart)
-    assert bbcsr_matmat.rows_layout(n_rows, mean, n_vectors, 16, reads)[:3] == layout
-
-
-@pytest.mark.parametrize(
-    ("n_rows", "mean", "n_vectors", "load", "are_near", "layout"),
-    [
-        (120_000, 20, 5, 16, True, (2, 3)),
-        (120_000, 20, 6, 16, True, (2, 3)),
-        (120_000, 20, 7, 16, True, (4, 2)),
-        (120_000, 20, 7, 8, True, (2, 4)),
-        (120_000, 9, 6, 16, False, (4, 2)),
-        (120_000, 10, 6, 16, False, (8, 1)),
-        (120_000, 30, 6, 16, True, (2, 3)),
-        (119_999, 20, 6, 16, False, (8, 1)),
-        (30_000, 5, 6, 16, False, (2, 3)),
-        (30_000, 6, 6, 16, False, (8, 1)),
-        (120_000, 20, 4, 16, False, (4, 1)),
-    ],
-)
-def test_lanes_of_odd_vectors(n_rows, mean, n_vectors, load, are_near, layout, monkeypatch):
-    """Lanes, and vectors of each, on an H200."""
-    bbcsr_matmat = pytest.importorskip("cvrarray.gpu.bbcsr_matmat", reason="needs CuPy")
-    monkeypatch.setattr(bbcsr_matmat, "processors", lambda: 132)
-    reads = bbcsr_matmat.Reads(are_near=are_near)
-    assert bbcsr_matmat.rows_layout(n_rows, mean, n_vectors, load, reads)[:2] == layout
+    assert bbcsr_matmat.rows_layout(n_rows, mean, n_vectors, load, bbcsr_matmat.Reads(**reads))[:3] == layout
 
 
 def test_turns_of_one_entry_a_row(gpu):

@@ -175,10 +175,9 @@ def may_take_lines(rows: Rows, x: RowOfX, gpu: GPU) -> bool:
     """
     if x.load != LOAD or x.n_bytes < 2 * LINE or not is_large(rows.shape[1] * x.n_bytes, gpu):
         return False
-    is_whole = x.n_bytes % LINE == 0
-    if not is_whole and (x.n_bytes % SECTOR or x.n_bytes < FULL_LINES * LINE * -(-x.n_bytes // LINE)):
+    if x.n_bytes % SECTOR or x.n_bytes < FULL_LINES * LINE * -(-x.n_bytes // LINE):
         return False
-    if rows.nnz < (REUSE if is_whole else REUSE_OF_PARTS) * rows.shape[1]:
+    if rows.nnz < (REUSE_OF_PARTS if x.n_bytes % LINE else REUSE) * rows.shape[1]:
         return False
     if rows.shape[1] * LINE > LARGE_TILE * gpu.l2_bytes or rows.slots > TURNS_PADDING * rows.nnz:
         return False

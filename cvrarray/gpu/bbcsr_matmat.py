@@ -558,11 +558,8 @@ def rows_layout(n_rows: int, mean: int, n_vectors: int, load: int, reads: Reads)
     most = 1
     if reads.of_one:
         lanes, most = 1, n_vectors
-    elif n_vectors in ODD and (is_short or reads.are_near):
-        lanes = 2 if n_vectors < 7 or is_narrow else 4
-        most = -(-n_vectors // lanes)
-    elif n_vectors in ODD and n_rows >= ODD_ROWS and mean < MANY_ENTRIES:
-        lanes, most = 4, 2
+    elif n_vectors in ODD:
+        lanes, most = _lanes_of_odd(n_rows, mean, n_vectors, is_narrow, is_short or reads.are_near)
     elif n_vectors < 8 or (n_vectors == 8 and (is_long or not (is_many or is_short))):
         lanes = 1 << (n_vectors - 1).bit_length()
     elif n_vectors in (8, 16) and is_short:
@@ -586,6 +583,16 @@ def rows_layout(n_rows: int, mean: int, n_vectors: int, load: int, reads: Reads)
     if lanes == 1 < vectors:
         loads = max(ONE_LANE_LOADS[0], min(loads, ONE_LANE_LOADS[1]))
     return lanes, vectors, sharers, loads
+
+
+def _lanes_of_odd(n_rows: int, mean: int, n_vectors: int, is_narrow: bool, are_few: bool) -> tuple[int, int]:
+    """Lanes of a group, and vectors of each at most, where X has ODD vectors a row. `are_few`: a row of A has few entries, or
+    many neighbouring ones share what they read of X.
+    """
+    if are_few:
+        lanes = 2 if n_vectors < 7 or is_narrow else 4
+        return lanes, -(-n_vectors // lanes)
+    return (4, 2) if n_rows >= ODD_ROWS and mean < MANY_ENTRIES else (8, 1)
 
 
 def _lanes_of_tiles(n_rows: int, mean: int, is_wide: bool, reads: Reads) -> tuple[int, int]:
