@@ -88,6 +88,12 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of pytest-xdist says what its tests ran on."""
+    if hasattr(session.config, "workeroutput") and session.config.getoption("--gpu-report"):
+        session.config.workeroutput["gpu"] = gpu_report.gpu()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node) -> None:
     """pytest-xdist: every worker has collected the same."""
@@ -142,6 +148,7 @@ class GPUReport:
         self.failures: list[str] = []
         self.skips: Counter[str] = Counter()
         self.run: set[str] = set()
+        self.gpu: dict[str, object] | None = None
         self.written = 0.0
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
@@ -177,7 +184,13 @@ class GPUReport:
         self.counts["skipped"] += 1
         self.skips[f"{report.nodeid.partition('[')[0]}: {reason.removeprefix('Skipped: ')}"] += 1
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node) -> None:
+        self.gpu = getattr(node, "workeroutput", {}).get("gpu") or self.gpu
+
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if session.config.getoption("dist", "no") == "no":  # else workers have said it: those of a process that used CUDA
+            self.gpu = gpu_report.gpu()  # never come up under compute-sanitizer
         ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         self.write(whole=ended and len(self.run) == session.testscollected > 0)
 
@@ -186,6 +199,7 @@ class GPUReport:
         gpu_report.write(
             self.path,
             {
+                "gpu": self.gpu,
                 "selection": self.selection,
                 "whole": whole,
                 "collected": self.session.testscollected,

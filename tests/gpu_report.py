@@ -15,9 +15,7 @@ import importlib.metadata
 import json
 import platform
 import re
-import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,20 +38,16 @@ def source_hash(root: Path = ROOT) -> str:
     return digest.hexdigest()
 
 
-def environment() -> dict[str, object]:
-    """The GPU, driver and runtime (None where there is none), and the versions of what the tests ran with."""
-    return {
-        "gpu": _gpu(),
+def write(path: Path, results: dict[str, object]) -> None:
+    """`results` of a test run, with the hash of the sources and the versions of what it ran with, as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    report = {
+        "source_hash": source_hash(),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "versions": {name: _version(name) for name in PACKAGES},
+        **results,
     }
-
-
-def write(path: Path, results: dict[str, object]) -> None:
-    """`results` of a test run, with the environment and the hash of the sources, as JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    report = {"source_hash": source_hash(), **environment(), **results}
     new = path.with_name(path.name + ".new")  # whoever reads meets one report or the other
     new.write_text(json.dumps(report, indent=2, sort_keys=True) + "\n")
     new.replace(path)
@@ -71,13 +65,13 @@ def problems(path: Path = DEFAULT_PATH, root: Path = ROOT) -> list[str]:
     found = []
     if recorded != source_hash(root):
         found.append(f"the sources have changed since the report of {report.get('date')}")
-    if gpu is None:
-        found.append("the reported run had no GPU")
     if counts.get("failed"):
         found.append(f"the reported run had {counts['failed']} failures: {', '.join(report.get('failures', [])[:5])}")
     if not report.get("whole"):
         ran, collected = (report.get(name, "an unknown number") for name in ("run", "collected"))
         found.append(f"the reported run did not come to its end: {ran} of {collected} tests ran")
+    elif gpu is None:  # known at the end
+        found.append("the reported run had no GPU")
     if not counts.get("passed"):
         found.append("the reported run passed no test")
     return found
@@ -106,18 +100,8 @@ def warning(found: list[str]) -> str:
     return "\n".join([rule, *(f"!! {line}" for line in lines), rule])
 
 
-@cache
-def _gpu() -> dict[str, object] | None:
-    """Of what a process of its own finds. Under compute-sanitizer the one that writes a report has to start pytest-xdist's
-    workers, which never came up where it had used CUDA before.
-    """
-    command = [sys.executable, "-m", "tests.gpu_report", "--gpu"]
-    said = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
-    found: dict[str, object] | None = json.loads(said.splitlines()[-1])  # under a tool, after what that has to say
-    return found
-
-
-def _gpu_of_this_process() -> dict[str, object] | None:
+def gpu() -> dict[str, object] | None:
+    """What this process runs on, None without a GPU. A process that starts pytest-xdist's workers must not ask."""
     from cvrarray.core import devices
 
     if not devices.gpu_count():
@@ -147,12 +131,7 @@ def _version(name: str) -> str | None:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", nargs="?", type=Path, metavar="PATH", help="of one report alone")
-    parser.add_argument("--gpu", action="store_true", help="print what a report says of the GPU, and check nothing")
-    options = parser.parse_args(arguments)
-    if options.gpu:
-        print(json.dumps(_gpu_of_this_process()))
-        return 0
-    path = options.check
+    path = parser.parse_args(arguments).check
     found = problems(path or DEFAULT_PATH)
     if path is None:
         found += [problem for tool in SANITIZERS for problem in problems_of_tool(tool)]

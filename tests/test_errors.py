@@ -222,8 +222,9 @@ def test_device_names(name):
             cvrarray.asarray(EYE, device=name)
 
 
-@pytest.mark.skipif(devices.gpu_count() > 0, reason="this machine has a GPU")
 def test_a_gpu_that_is_not_there():
+    if devices.gpu_count():  # asked for here: to collect the tests does not use CUDA
+        pytest.skip("this machine has a GPU")
     with pytest.raises((ValueError, ModuleNotFoundError), match="GPU"):
         cvrarray.CVRArray(EYE, device="cuda")
 
