@@ -189,8 +189,9 @@ class GPUReport:
         self.gpu = getattr(node, "workeroutput", {}).get("gpu") or self.gpu
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        if session.config.getoption("dist", "no") == "no":  # else workers have said it: those of a process that used CUDA
-            self.gpu = gpu_report.gpu()  # never come up under compute-sanitizer
+        # Workers have said theirs. Who starts them must not use CUDA: under compute-sanitizer they would not come up.
+        if session.config.getoption("dist", "no") == "no":
+            self.gpu = gpu_report.gpu()
         ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         self.write(whole=ended and len(self.run) == session.testscollected > 0)
 
