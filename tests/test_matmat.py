@@ -128,10 +128,18 @@ SHARINGS = {
     "two lanes": {"ODD_ROWS": 0, "SHARED": 32},
     "four lanes": {"ODD_ROWS": 0, "SHARED": -1},
     "one lane": {"ONE_LANE_ROWS": (0, 1 << 40), "NEAR": (32, 32), "MANY_ROWS": 0},
+    "lines": {
+        "LARGE_X": 0,
+        "APART": 0,
+        "ANYWHERE": 0,
+        "REUSE": 0,
+        "REUSE_OF_PARTS": 0,
+        "FULL_LINES": 0,
+        "TURNS_PADDING": 1 << 20,
+        "LATE": 1 << 40,
+    },
 }
 SHARINGS["pieces of turns"] = SHARINGS["turns"] | SHARINGS["pieces of rows"]
-SHARINGS["lines"] = {"LARGE_X": 0, "APART": 0, "LATE": 1 << 40, "TURNS_PADDING": 1 << 20, "REUSE": 0, "REUSE_OF_PARTS": 0}
-SHARINGS["lines"] |= {"FULL_LINES": 0, "ANYWHERE": 0}
 SHARINGS["pieces of lines"] = SHARINGS["lines"] | SHARINGS["pieces of rows"]
 
 
