@@ -113,9 +113,10 @@ def _applied(A: Any, x: torch.Tensor, values: torch.Tensor | None, transposed: b
 
 def _computed(A: Any, x: torch.Tensor, values: torch.Tensor | None, transposed: bool) -> torch.Tensor:
     """``A @ x``, or ``A.T @ x``, with other values of A perhaps, of tensors that have memory."""
+    A = A.T if transposed and values is None else A
+    held = A._ready
     if values is None:
-        A = A.T if transposed else A
-        launch = A._ready.get((x.dtype, x.shape))
+        launch = held.get((x.dtype, x.shape))
         if launch is not None and x.device == launch.device:
             return launch(x)
     y = x.new_empty((A.shape[transposed and values is not None], *x.shape[1:]))
@@ -126,9 +127,9 @@ def _computed(A: Any, x: torch.Tensor, values: torch.Tensor | None, transposed: 
         if values is not None:
             array = _with_values(A, _view(values), x, transposed)
         (array.matvec if x.ndim == 1 else array.matmat)(_view(x), out=_view(y))
-    ready = A._ready.get((_NUMPYS[x.dtype], x.shape)) if values is None else None
+    ready = held.get((_NUMPYS[x.dtype], x.shape)) if values is None else None
     if ready is not None:
-        keep_ready(A, (x.dtype, x.shape), _Launch(ready, x))
+        keep_ready(held, (x.dtype, x.shape), _Launch(ready, x))
     return y
 
 

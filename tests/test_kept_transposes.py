@@ -141,7 +141,6 @@ def test_where_memory_is_short_vectors_scatter(build, gpu, monkeypatch):
     for patch in (
         lambda patched: patched.setenv("CVRARRAY_TRANSPOSED_MEMORY", "0"),
         lambda patched: patched.setattr(memory, "free", lambda device: 0),
-        lambda patched: patched.setattr(TransposedArray, "_canonical_csr", none),
     ):
         with monkeypatch.context() as patched:
             patch(patched)

@@ -47,6 +47,7 @@ class SparseArray(Names):
     _ready_transposed: dict[tuple[Any, tuple[int, ...]], Any]
     _of_graphs: list[Any]  # what CUDA graphs use that were captured of its products
     _plan: str | None
+    _version: int | None  # of the values: see FormatArray
 
     # ----------------------------------------------------------------------------------- what each kind of array offers
 
@@ -661,14 +662,18 @@ class SparseArray(Names):
             `data` or `out` is on another device, or `data` has a dtype that cannot be stored, or not in `out`.
         ValueError
             `data` has another length or structure (the message names the first place that differs); `out` has another
-            structure, or lies in a file.
+            structure.
 
         Notes
         -----
         The first call finds where values go, which costs as much as :meth:`tocsr`. All arrays of the structure share
         it: some 8 bytes a row; for a matrix in another order than that of ``A.tocsr()`` 4 bytes a slot, and with
         duplicates 16 bytes an entry of the matrix more. Up to four orders are remembered. A matrix's order is known
-        again by its index arrays, which every call reads. With `out` nothing more is allocated.
+        again by its index arrays, which every call reads. With `out` nothing more is allocated, but for an array that lies
+        in a file, a pickle's bytes or few values: the first call gives that one a table of its own, in memory.
+
+        Products of other threads with `out` may see old and new values side by side while it is written. A call that is
+        interrupted (Ctrl-C) may leave both in `out`, whose products, transpose and copies then agree with one another.
 
         On a GPU a call with an array and `out` can be captured in a CUDA graph, after a first one outside.
 

@@ -26,6 +26,7 @@ from .values import Structure, same_tables
 #: compiled may be the first to meet an array, and only reads its number: so every array is entered.
 LIVING: WeakValueDictionary[int, FormatArray] = WeakValueDictionary()
 _NUMBERS = itertools.count(1)
+_WRITES = itertools.count(1)  # a number for each write of values, of whichever array
 
 SHORT = 64  #: entries of a table that lies anywhere: finding a cache line takes longer than what it saves
 
@@ -107,11 +108,14 @@ class FormatArray(SparseArray):
     _kept: Kept  # its canonical CSR, where that is kept beside the tables
     _kernels: dict[tuple[str, np.dtype], Run]  # kind and the product's dtype -> the device module's prepared product
     _number: int  # of this array alone: what an operator of PyTorch takes in its place
-    _packed: serialized.Packed | None = None  # of the last pickle, until values are replaced
+    #: Number of the last write of its values, None while they are replaced. What is computed from values is kept with the
+    #: number that was read before, and used only while that is the number still.
+    _version: int | None
+    _packed: serialized.Packed | None = None  # of the last pickle
     _place_cache: tuple[Any, Any] | None = None  # rows and columns of the canonical CSR, once asked for
     _structure: Structure  # what arrays know together that differ in their values alone
     _transpose: Any  # an array that is the transpose, once it is worth it; False where there shall be none
-    _transpose_is_old: bool  # whether its values are those that the array had before
+    _transpose_version: int | None  # that of the values in it, None where it must get them before its next product
     _n_scattered: int  # products of the transpose with a vector on a GPU, without it or since its values are old
     _is_written_by_graphs: bool  # whether CUDA graphs replace values, without that anyone is told
     _has_graphs_of_transpose: bool  # whether CUDA graphs multiply by its transpose
@@ -190,7 +194,8 @@ class FormatArray(SparseArray):
         self._shape, self._nnz, self._dtype = matrix.shape, int(matrix.nnz), dtype
         self._dense_type = target.xp.ndarray
         self._kernels, self._ready, self._ready_transposed = {}, {}, {}
-        self._structure, self._transpose, self._transpose_is_old, self._n_scattered = Structure(), None, False, 0
+        self._structure, self._version = Structure(), 0
+        self._transpose, self._transpose_version, self._n_scattered = None, 0, 0
         self._kept, self._of_graphs = Kept(), []
         self._is_written_by_graphs, self._has_graphs_of_transpose = target.is_capturing(), False
         self._number = next(_NUMBERS)
@@ -358,30 +363,48 @@ class FormatArray(SparseArray):
         """An uninitialised value table of this structure."""
         return _empty(self._n_slots(self._tables), dtype, self._target)
 
-    def _make_plain(self) -> None:
-        """Store values as they are from now on, in a table that means nothing yet: others are to be written to it."""
-        self._packed = None
-        if encoding.table(self._tables) is not None:
-            self._tables = self._tables._replace(**{self._value_table: self._empty_values(self.dtype), "distinct": None})
-            self._kernels.clear()
-            self._ready.clear()
+    def _take_table(self, values: Any) -> None:
+        """Have this value table from now on, which stores values as they are."""
+        self._tables = encoding.with_values(type(self), self._tables, values, None)
+        _protect([values])
+        self._kernels, self._ready = {}, {}  # new ones, as another thread may be about to enter what it made of old tables
+
+    def _values_change(self) -> None:
+        """Drop what was computed from the values, before these are replaced."""
+        self._version = None
+        self._drop_derived()
 
     def _values_changed(self) -> None:
         """Drop or renew what was computed from the values, after these were replaced.
 
-        That is the CSR that is kept, the last pickle's checksums, the transpose, which gets the new values before its next
-        product, and products whose ``run`` has a ``renew()``. A product without it reads the value table in every call.
+        That is the CSR that is kept, the last pickle, the transpose, which gets the new values before its next product, and
+        products whose ``run`` has a ``renew()``. A product without it reads the value table in every call.
         """
         self._is_written_by_graphs |= self._target.is_capturing()
-        self._transpose_is_old, self._n_scattered = isinstance(self._transpose, SparseArray), 0
-        self._packed = None
-        self._kept.drop(self)
-        self._ready_transposed.clear()
-        for run in self._kernels.values():
+        self._version = next(_WRITES)
+        self._drop_derived()
+        for run in list(self._kernels.values()):
             if hasattr(run, "renew"):
                 run.renew()
-        if self._transpose_is_old and self._has_graphs_of_transpose:  # which multiply without a call of ours
+        if self._has_graphs_of_transpose and self._transpose_is_old:  # they multiply without a call of ours
             keep(self)
+
+    def _values_lost(self) -> None:
+        """Drop all that was computed from the values, after replacing them was interrupted."""
+        self._version = next(_WRITES)
+        self._drop_derived()
+        self._kernels, self._ready = {}, {}
+
+    def _drop_derived(self) -> None:
+        self._packed, self._n_scattered = None, 0
+        self._kept.drop(self)
+        self._ready_transposed = {}  # a new one, as in _take_table
+
+    @property
+    def _transpose_is_old(self) -> bool:
+        """Whether there are tables of the transpose that have not got the array's values yet."""
+        is_current = self._version is not None and self._transpose_version == self._version
+        return isinstance(self._transpose, SparseArray) and not is_current
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -492,14 +515,15 @@ class FormatArray(SparseArray):
         """
         csr = self._held_csr()
         if csr is None and self._kept.is_wanted(self, self.shape[0] if n_rows is None else n_rows):
+            version = self._version
             csr = self._decoded()
-            self._kept.keep(self, csr)
+            self._kept.keep(self, csr, version)
         return csr
 
     def _held_csr(self) -> CSR | None:
         """The canonical CSR where it is there."""
         pending = self._pending
-        return self._kept.csr if pending is None else pending.csr
+        return self._kept.current(self) if pending is None else pending.csr
 
     def _canonical_csr(self) -> CSR:
         return self._csr_at_hand() or self._decoded()
@@ -605,13 +629,16 @@ class FormatArray(SparseArray):
         return None
 
     def _kernel(self, kind: str, dtype: np.dtype) -> Run:
-        run = self._kernels.get((kind, dtype))
+        kernels, version = self._kernels, self._version
+        run = kernels.get((kind, dtype))
         if run is None:
             prepare = getattr(self._module(self._target), kind, None)
             run = prepare(self._tables, dtype) if prepare else getattr(self, f"_{kind}")(dtype)
             if self._is_written_by_graphs and hasattr(run, "renew"):  # a graph that is there does not
                 run = _renewed_by_each_call(run)
-            self._kernels[kind, dtype] = run
+            kernels[kind, dtype] = run
+            if version is None or version != self._version:  # its copy of the values, if it has one, may be neither's
+                kernels.pop((kind, dtype), None)
         return run
 
     def _product_by_columns(self, dtype: np.dtype, k: int) -> Run | None:

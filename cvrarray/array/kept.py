@@ -24,8 +24,26 @@ PART = 1 / 16
 class Kept:
     """What an array keeps: its CSR, or nothing and how much of it was read back so far."""
 
-    csr: CSR | None = None
+    _held: tuple[CSR, int] | None = None  # the CSR, and the version of the array's values in it
     _n_rows: int = 0
+
+    @property
+    def csr(self) -> CSR | None:
+        """What is kept, whether or not the array has the same values still."""
+        held = self._held
+        return None if held is None else held[0]
+
+    def current(self, array: Any) -> CSR | None:
+        """The CSR of `array`, where it is kept and has the values that the array has now.
+
+        Examples
+        --------
+        >>> from cvrarray.array import kept
+        >>> kept.Kept().current(cvrarray.CVRArray([[1.0, 2.0]])) is None
+        True
+        """
+        held = self._held
+        return held[0] if held is not None and held[1] == array._version else None
 
     def is_wanted(self, array: Any, n_rows: int) -> bool:
         """Whether `array`, of which so many rows are to be read back now, shall keep its CSR: as many rows as it has were
@@ -45,20 +63,23 @@ class Kept:
         size = (array.shape[0] + 1) * index + array.nnz * (index + array.dtype.itemsize)
         return BUDGET.has_room(int(size))
 
-    def keep(self, array: Any, csr: CSR) -> None:
-        """Keep `csr`, which is `array`'s, while the array lives.
+    def keep(self, array: Any, csr: CSR, version: int | None) -> None:
+        """Keep `csr`, which `array` had when its values had this version, while the array lives; nothing of values that were
+        being replaced (None).
 
         Examples
         --------
         >>> from cvrarray.array import kept
         >>> A = cvrarray.CVRArray([[1.0, 2.0]])
         >>> one = kept.Kept()
-        >>> one.keep(A, A._canonical_csr())
+        >>> one.keep(A, A._canonical_csr(), A._version)
         >>> one.csr.nnz
         2
         """
+        if version is None:
+            return
         BUDGET.hold(array, sum(part.nbytes for part in csr[:3]))
-        self.csr = csr
+        self._held = csr, version
 
     def drop(self, array: Any) -> None:
         """Forget the CSR of `array`, whose values are others now.
@@ -71,6 +92,6 @@ class Kept:
         >>> one.csr is None
         True
         """
-        if self.csr is not None:
-            self.csr = None
+        if self._held is not None:
+            self._held = None
             BUDGET.hold(array, 0)

@@ -89,11 +89,14 @@ class PreparedProduct:
         self.one, self.zero = dtype.type(1), dtype.type(0)
 
 
-def keep_ready(array: Any, key: tuple[Any, tuple[int, ...]], product: Any) -> None:
-    """Have the next products with operands of this dtype and shape find `product`: those of a few shapes."""
-    if len(array._ready) >= MOST_READY:
-        array._ready.clear()
-    array._ready[key] = product
+def keep_ready(ready: dict[Any, Any], key: tuple[Any, tuple[int, ...]], product: Any) -> None:
+    """Have the next products with operands of this dtype and shape find `product`: those of a few shapes.
+
+    `ready` is what the array had before the product was prepared: it gets another one when that is no longer to be found.
+    """
+    if len(ready) >= MOST_READY:
+        ready.clear()
+    ready[key] = product
 
 
 def _fits(target: Any) -> Callable[[Any], bool]:
@@ -369,13 +372,14 @@ def _is_fortran(x: Any) -> bool:
 
 def _run(array: Any, x: Any, y: Any, alpha: Any, beta: Any, dtype: np.dtype) -> None:
     """``y = alpha * array @ x + beta * y`` for operands that are ready; `dtype` is the product's."""
+    ready, version = array._ready, array._version
     if x.shape[1:] == (1,):
         run = _of_column(array, y.dtype)
     else:
         run = array._kernel("product" if x.ndim == 1 else "product_matrix", y.dtype)
     run(x, y, alpha, beta)
-    if y.dtype == dtype and (dtype, x.shape) not in array._ready:
-        keep_ready(array, (dtype, x.shape), PreparedProduct(array._target, y.shape, dtype, run))
+    if y.dtype == dtype and (dtype, x.shape) not in ready and version is not None and version == array._version:
+        keep_ready(ready, (dtype, x.shape), PreparedProduct(array._target, y.shape, dtype, run))
 
 
 def _of_column(array: Any, dtype: np.dtype) -> Run:

@@ -93,7 +93,7 @@ def _dtype(name: str) -> np.dtype:
 class Packed(NamedTuple):
     """What an array on the CPU remembers of its last pickle: programs send one array to many workers."""
 
-    plan: str | None  # of the array, when the head was written
+    key: Any  # what the head says of the array beside its matrix, and the version of the values
     head: bytes
     buffers: list[Any]  # the joined tables, and the others as they are
 
@@ -103,9 +103,9 @@ def packed(A: Any, protocol: int) -> tuple[Any, ...]:
     if protocol < 5:
         head, buffers = _written(A, every=True)
         return head, *buffers
-    known = A._packed
-    if known is None or known.plan != A.plan:
-        known = Packed(A.plan, *_written(A, every=False))
+    known, key = A._packed, (A.plan, A._version)
+    if known is None or known.key != key or A._version is None:
+        known = Packed(key, *_written(A, every=False))
         if A._target == devices.CPU and A._pending is None:
             A._packed = known
     return known.head, *map(pickle.PickleBuffer, known.buffers)

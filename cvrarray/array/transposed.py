@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -63,7 +64,7 @@ def pays_after(base: SparseArray) -> int:
 
 def _converted(base: Any, columns: int) -> SparseArray | None:
     """The transpose of `base` as an array of its own, in the format that suits it and so many columns of X; None where it may
-    not be kept.
+    not be kept. MemoryError where memory ends meanwhile.
     """
     target = base._target
     values = "plain" if base._is_written_by_graphs else "auto"  # those that are there say nothing of those to come
@@ -72,12 +73,9 @@ def _converted(base: Any, columns: int) -> SparseArray | None:
             return None
         if target.kind == "cuda" and target.backend("memory").free(target.index) < ROOM * base.nbytes:
             return None
-        try:
-            with progress.shown("converting the transpose"):
-                csr = TransposedArray(base)._canonical_csr()
-                array: SparseArray = extensions.load("construct").asarray(csr, columns=columns, device=target, values=values)
-        except MemoryError:
-            return None
+        with progress.shown("converting the transpose"):
+            csr = TransposedArray(base)._canonical_csr()
+            array: SparseArray = extensions.load("construct").asarray(csr, columns=columns, device=target, values=values)
     BUDGET.hold(array, array.nbytes, target)
     return array
 
@@ -88,19 +86,23 @@ _lock = threading.RLock()  # who holds it adds to the tables of transposes
 def keep(base: Any, columns: int | None = None) -> SparseArray | None:
     """The tables that `base` keeps of its transpose, made or renewed now if need be; None where it has none. What is made now
     is for a product with a matrix of so many columns, or with a vector if `columns` is None.
+
+    Where memory ends meanwhile, this product is made without them, a warning says so, and the next one tries again: so later
+    products have the bits that they have in every other run.
     """
     if base._transpose is None or base._transpose_is_old:
-        with _lock:
-            if base._transpose_is_old and not _renewed(base, base._transpose):
-                base._transpose = None
-            if base._transpose is None:
-                made = _converted(base, columns or 1)
-                base._transpose = False if made is None else made
-                if made is not None and base._is_written_by_graphs:
-                    renew_transpose(base, made)
-            # a graph renews them in its replays, not now
-            is_old = base._is_written_by_graphs or (base._transpose_is_old and base._target.is_capturing())
-            base._transpose_is_old = is_old and base._transpose is not False
+        try:
+            with _lock:
+                _make_or_renew(base, columns or 1)
+        except MemoryError:
+            base._ready_transposed = {}  # what this product is about to enter is not to be found
+            warnings.warn(
+                f"no memory for tables of the transpose of {base.shape}: this product with A.T is made without them, which is"
+                " slower, and its last bits may differ from those of other runs",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return None
     if base._transpose is False:
         return None
     if base._target.is_capturing():
@@ -108,6 +110,22 @@ def keep(base: Any, columns: int | None = None) -> SparseArray | None:
         base._of_graphs.append(base._transpose)
     own: SparseArray = base._transpose
     return own
+
+
+def _make_or_renew(base: Any, columns: int) -> None:
+    """Have the tables of the transpose hold the values of `base`; the caller has the lock."""
+    was_old, version = base._transpose_is_old, base._version
+    if was_old and not _renewed(base, base._transpose):
+        base._transpose, was_old = None, False
+    made = base._transpose
+    if made is None:
+        made = _converted(base, columns)
+        if made is not None and base._is_written_by_graphs:
+            renew_transpose(base, made)
+    # a graph renews them in its replays, not now
+    is_old = base._is_written_by_graphs or (was_old and base._target.is_capturing())
+    base._transpose_version = None if is_old else version
+    base._transpose = False if made is None else made
 
 
 def _renewed(base: Any, transpose: Any) -> bool:
@@ -236,7 +254,6 @@ class TransposedArray(SparseArray):
         self.base = base
         self._target = base._target
         self._dense_type = base._dense_type
-        self._ready = base._ready_transposed
         self._is_kept = True
         self._plan = None
 
@@ -252,7 +269,7 @@ class TransposedArray(SparseArray):
         array([1., 3., 2.])
         """
         view = cls(base)
-        view._ready, view._is_kept = {}, False
+        view._is_kept = False
         return view
 
     @property
@@ -286,6 +303,14 @@ class TransposedArray(SparseArray):
         """The base's tables of its transpose, if it has some."""
         own = getattr(self.base, "_transpose", None)
         return None if own is False else own
+
+    @property
+    def _version(self) -> int | None:  # type: ignore[override]  # an attribute of formats
+        return self.base._version
+
+    @property
+    def _ready(self) -> dict[Any, Any]:  # type: ignore[override]  # an attribute of formats
+        return self.base._ready_transposed if self._is_kept else {}
 
     @property
     def _of_graphs(self) -> list[Any]:  # type: ignore[override]  # an attribute of formats

@@ -11,7 +11,7 @@ It depends on the order in which values come:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -84,18 +84,25 @@ def _written(base: Any, sources: Sources | None, values: Any, out: Any) -> Any:
         return base._with_table(table, distinct)
     if not np.can_cast(values.dtype, out.dtype, "same_kind"):
         raise TypeError(f"data must have a dtype that out's, {out.dtype}, can hold; got {values.dtype}. Cast one of them first")
-    if encoding.table(out._tables) is not None and target.is_capturing():
+    has_own_table = encoding.table(out._tables) is None and (target.kind != "cpu" or _may_write(out._values(out._tables)))
+    if not has_own_table and target.is_capturing():
         raise RuntimeError(
             f"out is a {type(out).__name__} of few values: others need a table of their own the first time, which cannot be"
             " captured in a CUDA graph. Replace them once before the capture, or make the array with values='plain'"
         )
-    out._make_plain()
-    table = out._values(out._tables)
+    table = out._values(out._tables) if has_own_table else out._empty_values(out.dtype)
     values = target.xp.ascontiguousarray(values, dtype=out.dtype)
     if target.may_share_memory(values, table):
         values = values.copy()
-    _fill(base, sources, values, table)
-    out._values_changed()
+    try:
+        out._values_change()
+        _fill(base, sources, values, table)
+        if not has_own_table:
+            out._take_table(table)
+        out._values_changed()
+    except BaseException:  # Ctrl-C above all
+        out._values_lost()
+        raise
     return out
 
 
@@ -105,7 +112,7 @@ def checked_out(array: Any, out: Any) -> Any:
     Raises
     ------
     TypeError, ValueError
-        It is no array of this format, on another device, of another structure, or in memory that cannot be written.
+        It is no array of this format, on another device, or of another structure.
     """
     if type(out) is not type(array):
         raise TypeError(f"out must be a {type(array).__name__}; got {type(out).__name__}")
@@ -118,10 +125,6 @@ def checked_out(array: Any, out: Any) -> Any:
                 f"out must have the structure of the array, in every table but the values'; got {out!r}. Make it by with_values"
             )
         out._structure = base._structure
-    if encoding.table(out._tables) is None and base._target.kind == "cpu" and not _may_write(out._values(out._tables)):
-        raise ValueError(
-            "out must lie in memory that can be written; it is a view of a file, or of read-only bytes. Use copy()"
-        )
     return out
 
 
@@ -135,14 +138,15 @@ def renew_transpose(base: Any, transpose: Any) -> None:
 
     Where they go is found once and kept: 4 bytes a slot. The structure of both must not have changed since it was made.
     """
-    known = transpose._structure.sources
+    known = transpose._structure.sources.get("transposed")
     with base._target.use():
-        if "transposed" not in known:
+        if known is None:
             with base._target.aside():
                 slots = base._target.backend("csr").transpose(base._slot_numbers()._canonical_csr()).data
                 number = (slots + 1).astype(number_dtype(base._values(base._tables).size + 1))
-                _remember(transpose._structure, "transposed", Sources(_numbered(transpose, number), None, None, 1))
-        write(transpose, known["transposed"], base._values(base._tables), transpose)
+                known = Sources(_numbered(transpose, number), None, None, 1)
+                _remember(transpose._structure, "transposed", known)
+        write(transpose, known, base._values(base._tables), transpose)
 
 
 def same_tables(tables: Any, others: Any, value_table: str) -> bool:
@@ -197,14 +201,15 @@ def _fill(base: Any, sources: Sources | None, values: Any, table: Any) -> None:
 def _sources_of_view(base: Any) -> Sources | None:
     """The order of ``base.T.tocsr().data``."""
     structure = base._structure
-    if "view" not in structure.sources:
+    found: Sources | None = structure.sources.get("view")
+    if found is None:
         with base._target.aside():
             csr = base._slot_numbers()._canonical_csr()
             order, _ = _backend(base).sort(csr.indices, coercion.rows(csr), base.shape[::-1])
             number = base._target.xp.empty(base.nnz, number_dtype(base.nnz + 1))
             number[order] = base._target.xp.arange(1, base.nnz + 1)
-            _remember(structure, "view", Sources(_numbered(base, number), None, None, 1))
-    found: Sources = structure.sources["view"]
+            found = Sources(_numbered(base, number), None, None, 1)
+            _remember(structure, "view", found)
     return found
 
 
@@ -214,10 +219,12 @@ def _sources_of(base: Any, found: Entries) -> Sources | None:
         raise ValueError(f"data must have the array's shape, {base.shape}; got {found.shape}")
     structure = base._structure
     key = _key(base, found)
-    if key not in structure.sources:
-        _remember(structure, key, _new_sources(base, found))
-    sources: Sources | None = structure.sources[key]
-    return sources
+    missing: Any = structure  # what no order has
+    sources: Any = structure.sources.get(key, missing)
+    if sources is missing:
+        sources = _new_sources(base, found)
+        _remember(structure, key, sources)
+    return cast(Sources | None, sources)
 
 
 def _key(base: Any, found: Entries) -> Any:
@@ -285,8 +292,8 @@ def _numbered(base: Any, number: Any) -> Any:
 
 
 def _remember(structure: Structure, key: Any, sources: Sources | None) -> None:
-    while len(structure.sources) >= MOST_ORDERS:
-        structure.sources.pop(next(iter(structure.sources)))
+    for oldest in list(structure.sources)[: 1 - MOST_ORDERS]:
+        structure.sources.pop(oldest, None)  # another thread may have forgotten it
     structure.sources[key] = sources
 
 

@@ -1,0 +1,186 @@
+"""Replacing values is one step: whatever interrupts it, and whoever reads meanwhile, the array at rest agrees with itself."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import sys
+import threading
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zoo
+from checks import get, put
+
+import cvrarray
+from cvrarray.array import format as array_format
+from cvrarray.array import transposed, values
+
+BUILDS = {
+    "cvr": lambda S, device: cvrarray.CVRArray(S, device=device),
+    "bbcsr": lambda S, device: cvrarray.BBCSRArray(S, block_size=2, device=device),
+    "few values": lambda S, device: cvrarray.CVRArray(S.sign(), device=device),
+}
+WATCHED = (values.__file__, array_format.__file__, transposed.__file__)
+
+
+def interrupted_at(line: int, error: type[BaseException], call) -> bool:
+    """Whether `call` was interrupted, by `error` at the line of that number among those of WATCHED that run."""
+    left = line
+
+    def trace(frame, event, _):
+        nonlocal left
+        if frame.f_code.co_filename not in WATCHED:
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                raise error("at a line")
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call()
+    except error:
+        return True
+    finally:
+        sys.settrace(None)
+    return left <= 0
+
+
+def assert_agrees(A, x) -> None:
+    """`A`, its transpose, CSR, pickle and copies are one matrix."""
+    tables = get(A.copy().tocsr())  # what the tables hold, whatever is kept
+    np.testing.assert_allclose(get(A @ x), tables @ get(x), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(get(A.T @ x), tables.T @ get(x), rtol=1e-10, atol=1e-10)
+    for B in (A, pickle.loads(pickle.dumps(A, 5)), pickle.loads(pickle.dumps(A, 2)), copy.deepcopy(A)):
+        np.testing.assert_array_equal(get(B.tocsr()).data, tables.data)
+
+
+def prepared(build: str, device: str):
+    """A square array all of whose derived state is there, what replaces its values, and a vector."""
+    S = zoo.floats("banded_stencil", np.float64)
+    S = sp.csr_array(S[: min(S.shape), : min(S.shape)])
+    A = BUILDS[build](S, device)
+    A = A.with_values(put(S.data, device)) if build != "few values" else A
+    x = put(np.arange(1.0, S.shape[0] + 1), device)
+    derive(A, x)
+    return A, S, x
+
+
+def derive(A, x) -> None:
+    for _ in range(2):
+        A @ x
+        A.T @ x
+        A.tocsr()
+        pickle.dumps(A, 5)
+
+
+def replacements(A, S, device):
+    """Ways to replace the values of A."""
+    rng = np.random.default_rng(0)
+    shuffled = S.tocoo()
+    order = rng.permutation(S.nnz)
+    plan = cvrarray.Assembly(put(shuffled.row[order], device), put(shuffled.col[order], device), shape=S.shape, device=device)
+
+    def data():
+        return put(rng.standard_normal(S.nnz), device)
+
+    yield lambda: A.with_values(data(), out=A)
+    yield lambda: A.T.with_values(data(), out=A.T)
+    own = plan(data())
+    yield lambda: plan(data(), out=own)
+    yield lambda: A.with_values(data(), out=pickle.loads(pickle.dumps(A)))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.extended)])
+def test_interrupted_at_a_line(build, error, every, device):
+    A, S, x = prepared(build, device)
+    for replace in replacements(A, S, device):
+        line = 1
+        while interrupted_at(line, error, replace):
+            assert_agrees(A, x)
+            derive(A, x)
+            line += every
+        assert line > every, "no line was watched"
+        assert_agrees(A, x)
+
+
+def test_interrupted_assembly(device):
+    _, S, x = prepared("cvr", device)
+    plan = cvrarray.Assembly(put(S.tocoo().row, device), put(S.tocoo().col, device), shape=S.shape, device=device)
+    own = plan(put(S.data, device))
+    derive(own, x)
+    line = 1
+    while interrupted_at(line, KeyboardInterrupt, lambda: plan(put(-S.data, device), out=own)):
+        assert_agrees(own, x)
+        plan(put(S.data, device), out=own)
+        derive(own, x)
+        line += 5
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("rounds", [25, pytest.param(1000, marks=pytest.mark.extended)])
+def test_readers_beside_a_writer(build, rounds, device):
+    """Readers may see old and new values side by side; at rest all is of the values that were written last."""
+    A, S, x = prepared(build, device)
+    rng, failures = np.random.default_rng(0), []
+    readers = [lambda: A @ x, lambda: A.T @ x, A.tocsr, lambda: A.T.tocsr(), lambda: pickle.dumps(A, 5), A.copy, lambda: A + A]
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for _ in range(rounds):
+            stop = threading.Event()
+
+            def read(call, stop=stop):
+                try:
+                    while not stop.is_set():
+                        call()
+                except BaseException as error:  # which pytest would not see in a thread
+                    failures.append(error)
+
+            threads = [threading.Thread(target=read, args=(call,)) for call in readers]
+            for thread in threads:
+                thread.start()
+            for _ in range(3):
+                A.with_values(put(rng.standard_normal(S.nnz), device), out=A)
+            stop.set()
+            for thread in threads:
+                thread.join()
+            assert_agrees(A, x)
+    finally:
+        sys.setswitchinterval(switch)
+    assert not failures
+
+
+def test_memory_that_ends_during_the_first_transposed_product(monkeypatch):
+    """The next product tries again, and has the bits of every other run."""
+    S = zoo.floats("power_law", np.float64)
+    x = zoo.float_vector(S.shape[0])
+    want = cvrarray.CVRArray(S, device="cpu").T @ x
+    A = cvrarray.CVRArray(S, device="cpu")
+
+    def short(self):
+        raise MemoryError
+
+    with monkeypatch.context() as patched, pytest.warns(RuntimeWarning, match="no memory for tables of the transpose"):
+        patched.setattr(transposed.TransposedArray, "_canonical_csr", short)
+        first = A.T @ x
+    np.testing.assert_allclose(first, want, rtol=1e-12, atol=1e-12 * abs(want).max())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(A.T @ x, want)
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_out_of_a_pickle(protocol):
+    """However its bytes lie in memory."""
+    for seed in range(20):
+        S = sp.random_array((40 + seed % 7, 30), density=0.2, rng=seed, format="csr")
+        B = pickle.loads(pickle.dumps(cvrarray.CVRArray(S, device="cpu"), protocol))
+        assert B.with_values(2 * S.data, out=B) is B
+        np.testing.assert_array_equal(B.tocsr().data, 2 * S.data)
