@@ -92,6 +92,7 @@ class Engine:
     def __init__(self, system: System) -> None:
         self.system = system
         self.p, self.q, self.r = (vectors.empty(system.shape, system.dtype) for _ in range(3))
+        self.z = self.r
         self._prepare()
         self.update(system.matrix, system.preconditioner)
 
@@ -184,7 +185,10 @@ class Engine:
         real, inverse = vectors.reals(self.r), getattr(preconditioner, "inverse", None)
         self.is_diagonal = inverse is not None and inverse.ndim == 1 and inverse.dtype.kind != "c"
         self.is_separate = preconditioner is not None and not self.is_diagonal
-        self.z = vectors.empty(system.shape, system.dtype) if self.is_separate else self.r
+        if not self.is_separate:
+            self.z = self.r
+        elif self.z is self.r:
+            self.z = vectors.empty(system.shape, system.dtype)
         if self.is_diagonal:
             inverse = np.ascontiguousarray(inverse, real.dtype)
             self.inverse = np.repeat(inverse, 2) if system.columns is None and system.dtype.kind == "c" else inverse

@@ -95,7 +95,6 @@ class Engine:
             self._loop: Any = None
             self._state = State(self._layout, system.dtype, self._kind, self._block_size())
             self._advance: Any = None
-            self._replays = Replays()
             self.update(system.matrix, system.preconditioner)
 
     def _block_size(self) -> int:
@@ -105,8 +104,8 @@ class Engine:
         """Take another matrix of the same shape, and the preconditioner for it. Memory stays; a graph is captured again,
         when it is launched.
         """
-        old = self.system, self._loop, self._replays  # which the device may still be using
         with self.system.device.use():
+            synchronize()  # what is replaced may be freed
             self.system = replace(self.system, matrix=matrix, preconditioner=preconditioner)
             self._matrix, self._has_steps = matrix, False
             if self._kind in (DIAGONAL, BLOCKS):
@@ -115,7 +114,6 @@ class Engine:
             self._loop = self._fastest()
             self._replays = Replays()
             synchronize()
-        del old
 
     def _prepare(self) -> None:
         """Compile what is to be launched, and prepare products: none of it can be done in a capture."""
