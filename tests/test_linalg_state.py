@@ -177,6 +177,24 @@ def test_updates_beside_solves(M, device):
     assert not errors, errors
 
 
+def test_a_solve_within_a_solve(device):
+    """M updates the solver that applies it, and solves with it."""
+    A, B = matrices(device)
+    b, inner = put(np.ones(N), device), []
+
+    def within(x):
+        if not inner:
+            inner.append(None)
+            solver.update(B)
+            inner[0] = solver.solve(b)
+        return x
+
+    M = SimpleNamespace(shape=(N, N), dtype=np.dtype(float), matvec=within)
+    solver = linalg.CG(A, M=M, rtol=1e-9)
+    found = solver.solve(b)
+    assert is_solved(OLD, found.x, np.ones(N), 1.1e-9) and is_solved(NEW, inner[0].x, np.ones(N), 1.1e-9)
+
+
 def test_a_table_keeps_what_it_points_to():
     source, to = np.arange(8), np.zeros(8, np.int64)
     steps = Steps()

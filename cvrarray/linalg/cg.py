@@ -102,6 +102,16 @@ class _Lane:
     def __init__(self, engine: Any, prepared: tuple[Any, Any]) -> None:
         self.engine = engine
         self.prepared: tuple[Any, Any] | None = prepared
+        self.runs = False
+
+    def run(self, *args: Any) -> Outcome:
+        """See :mod:`.system`. M, or a signal's handler, may solve meanwhile: with an engine of its own."""
+        try:
+            self.runs = True
+            found: Outcome = self.engine.run(*args)
+            return found
+        finally:
+            self.runs = False
 
     def is_for(self, wanted: tuple[Any, Any]) -> bool:
         """Whether nothing has been updated since."""
@@ -270,7 +280,7 @@ class CG:
             size = given.device.xp.sqrt((abs(given.b) ** 2).sum(keepdims=True))
         return _relative(given, outcome, size)
 
-    def _engine(self, given: Arguments, wanted: tuple[Any, Any]) -> Any:
+    def _engine(self, given: Arguments, wanted: tuple[Any, Any]) -> _Lane:
         """Of this thread and stream, prepared for what `given` has: `wanted` are what an update and M's update replace."""
         key = (None if given.b.ndim == 1 else given.b.shape[1], given.b.dtype, given.device)
         lanes, here = self._lanes.setdefault(key, {}), given.device.lane()
@@ -279,13 +289,13 @@ class CG:
             lane = next((one for one in (lane, *lanes.copy().values()) if one is not None and one.is_for(wanted)), None)
             if lane is None:  # which takes memory, or waits for the device
                 raise RuntimeError("a solve in a CUDA graph must be prepared: solve once before the capture, after an update")
-        if lane is None:
+        if lane is None or lane.runs:
             lane = lanes[here] = _Lane(self._made(given), wanted)
         elif not lane.is_for(wanted):
             lane.prepared = None
             lane.engine.update(given.matrix, given.preconditioner)
             lane.prepared = wanted
-        return lane.engine
+        return lane
 
     def _made(self, given: Arguments) -> Any:
         system = solving.described(given, check_every=self._check_every, iterations=self._iterations, history=self._history)
