@@ -376,12 +376,12 @@ def test_new_values(loop, k, gpu):
     assert error(S, solve(engine, b, 1e-10)[0], b) < 1e-9
     new = sp.csr_array(S * 3 + sp.diags_array(S.diagonal()))
     M.inverse[:] = 1 / M.inverse.dtype.type(1)
-    engine.update(BBCSRArray(new, block_size=1, device=gpu))
+    engine.update(BBCSRArray(new, block_size=1, device=gpu), M)
     x, outcome = solve(engine, b, 1e-10)
     assert outcome.reasons == [solution.CONVERGED] * (k or 1)
     assert error(new, x, b) < 1e-9
     before = engine._loop
-    engine.update(2 * engine._matrix)
+    engine.update(2 * engine._matrix, M)
     assert (engine._loop is before) == (loop == "persistent" and k is None)
     assert error(2 * new, solve(engine, b, 1e-10)[0], b) < 1e-9
 

@@ -91,8 +91,10 @@ def as_preconditioner(M: Any, A: Any, matrix: Any, device: devices.Device) -> An
         return None
     if isinstance(M, str):
         return preconditioners.named(M, matrix if isinstance(matrix, SparseArray) else A)
-    if isinstance(M, preconditioners.Preconditioner) and M.device != device:
-        raise TypeError(f"M must be on the device of A, {device}; got one on {M.device}. Make it from A, or move A before")
+    if isinstance(M, preconditioners.Preconditioner):
+        if M.device != device:
+            raise TypeError(f"M must be on the device of A, {device}; got one on {M.device}. Make it from A, or move A before")
+        M = M.frozen()
     if hasattr(M, "apply") and hasattr(M, "shape"):
         found = M
     else:

@@ -8,7 +8,7 @@ method.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -89,9 +89,40 @@ def cg(
     return found.x, found.info
 
 
+class _Taken(NamedTuple):
+    """What a solver solves with: updates replace it as a whole, and a solve has one from its beginning to its end."""
+
+    matrix: Any
+    M: Any
+
+
+class _Lane:
+    """The engine of a thread and stream, and what it was prepared for; None while it is being prepared."""
+
+    def __init__(self, engine: Any, prepared: tuple[Any, Any]) -> None:
+        self.engine = engine
+        self.prepared: tuple[Any, Any] | None = prepared
+        self.runs = False
+
+    def run(self, *args: Any) -> Outcome:
+        """See :mod:`.system`. M, or a signal's handler, may solve meanwhile: with an engine of its own."""
+        try:
+            self.runs = True
+            found: Outcome = self.engine.run(*args)
+            return found
+        finally:
+            self.runs = False
+
+    def is_for(self, wanted: tuple[Any, Any]) -> bool:
+        """Whether nothing has been updated since."""
+        prepared = self.prepared
+        return prepared is not None and prepared[0] is wanted[0] and prepared[1] is wanted[1]
+
+
 class CG:
     """Conjugate gradients for one matrix and any number of right-hand sides: memory is taken, and all prepared, once, for
-    each thread and stream that solves.
+    each thread and stream that solves. Several threads may use one at once: a solve that runs beside an :meth:`update` goes
+    on with the matrix and M that it began with.
 
     Parameters
     ----------
@@ -144,18 +175,18 @@ class CG:
         if precision == "mixed" and iterations is not None:
             raise ValueError("precision='mixed' refines until a tolerance holds; it excludes iterations")
         operators.check_square(getattr(A, "shape", None) or np.shape(A))
-        self._matrix, self._precision, self._history = A, precision, bool(history)
+        self._precision, self._history = precision, bool(history)
         self._named = M if isinstance(M, str) else None
-        self._M = preconditioners.named(M, A) if isinstance(M, str) else M
+        self._taken = _Taken(A, preconditioners.named(M, A) if isinstance(M, str) else M)
         self._tolerances = arguments.tolerance(rtol, "rtol"), arguments.tolerance(atol, "atol")
         self._maxiter = None if maxiter is None else arguments.count(maxiter, "maxiter", 0)
         self._iterations = None if iterations is None else arguments.count(iterations, "iterations", 0)
         self._check_every = None if check_every is None else arguments.count(check_every, "check_every", 1, 1)
-        self._engines: dict[tuple[Any, ...], dict[tuple[int, ...], Any]] = {}  # of each thread and stream
+        self._lanes: dict[tuple[Any, ...], dict[tuple[int, ...], _Lane]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Without its memory: what one copy is told by :meth:`update` is no matter of the others."""
-        return {**self.__dict__, "_engines": {}}
+        return {**self.__dict__, "_lanes": {}}
 
     def solve(self, b: Any, x0: Any = None, out: Any = None) -> Solution:
         """Solve ``A @ x = b``.
@@ -172,7 +203,7 @@ class CG:
         Solution
             Its ``x`` is `out` where given. With ``iterations`` the numbers in it are those of the updated residual;
             while a CUDA graph is captured there are none. Such a solve needs `out`, and a solver that has solved
-            before.
+            before, with the matrix and M that it has now: the graph keeps to them.
 
         Raises
         ------
@@ -193,7 +224,8 @@ class CG:
         <cvrarray.CVRArray.with_values>`.
 
         A preconditioner that was given by name follows; one that was given as an object keeps its numbers: call its own
-        ``update`` before, which costs less than making it again.
+        ``update`` before, which costs less than making it again. An update that is interrupted, or fails, has changed
+        nothing, or all.
 
         Raises
         ------
@@ -208,35 +240,38 @@ class CG:
         >>> solver.solve(np.ones(3)).x
         array([0.5  , 0.25 , 0.125])
         """
-        old = self._matrix
+        old, M = self._taken
         if isinstance(old, SparseArray) and not isinstance(A, SparseArray):
             raise TypeError(f"A must be an array of ours, as it was; got {type(A).__name__}. Use cvrarray.asarray")
         if tuple(A.shape) != tuple(old.shape) or A.dtype != old.dtype:
             raise ValueError(f"A must have shape {tuple(old.shape)} and dtype {old.dtype}; got {tuple(A.shape)} and {A.dtype}")
         if isinstance(old, SparseArray) and A.device != old.device:
             raise TypeError(f"A must be on {old.device}; got {A.device}. Use A.to_device")
+        if isinstance(old, SparseArray):
+            with old._target.use():
+                old._target.wait()  # other streams will read A
         if self._named is not None:
-            self._M.update(A)
-        self._matrix = A
-        for (_, _, device), engines in self._engines.items():
-            for engine in engines.values():
-                engine.update(operators.operator(A, device))
+            M = M.frozen()
+            M.update(A)
+        self._taken = _Taken(A, M)
 
     def _solve(self, b: Any, x0: Any, out: Any, callback: Callable[[Any], Any] | None) -> Solution:
-        given = arguments.system(self._matrix, b, x0, self._M, out)
+        taken = self._taken
+        given = arguments.system(taken.matrix, b, x0, taken.M, out)
+        wanted = taken, getattr(given.preconditioner, "version", None)
         limit = 10 * given.b.shape[0] if self._maxiter is None else self._maxiter
         with given.device.use():
             if self._iterations is not None:
-                return self._counted(given)
+                return self._counted(given, wanted)
             if callback is None and not self._history and _is_thin(given):
-                return solving.one_by_one(self._engine, given, self._tolerances, limit)
-            found = solving.run(lambda: self._engine(given), given, self._tolerances, limit, callback)
+                return solving.one_by_one(lambda one: self._engine(one, wanted), given, self._tolerances, limit)
+            found = solving.run(lambda: self._engine(given, wanted), given, self._tolerances, limit, callback)
         return found._replace(history=found.history if self._history else None)
 
-    def _counted(self, given: Arguments) -> Solution:
+    def _counted(self, given: Arguments, wanted: tuple[Any, Any]) -> Solution:
         """Exactly as many iterations as were asked for."""
         with shown(f"{self._iterations:,} iterations for {given.b.shape[0]:,} unknowns"):
-            outcome = self._engine(given).run(given.b, given.x, None, self._iterations)
+            outcome = self._engine(given, wanted).run(given.b, given.x, None, self._iterations)
         if given.device.is_capturing():
             return _relative(given, outcome._replace(residual=None, history=None), None)
         if given.b.ndim == 2:
@@ -245,16 +280,27 @@ class CG:
             size = given.device.xp.sqrt((abs(given.b) ** 2).sum(keepdims=True))
         return _relative(given, outcome, size)
 
-    def _engine(self, given: Arguments) -> Any:
+    def _engine(self, given: Arguments, wanted: tuple[Any, Any]) -> _Lane:
+        """Of this thread and stream, prepared for what `given` has: `wanted` are what an update and M's update replace."""
         key = (None if given.b.ndim == 1 else given.b.shape[1], given.b.dtype, given.device)
-        engines, lane = self._engines.setdefault(key, {}), given.device.lane()
-        if lane not in engines and given.device.is_capturing():
-            lane = next(iter(engines), lane)  # which has its memory already
-        if lane not in engines:
-            system = solving.described(given, check_every=self._check_every, iterations=self._iterations, history=self._history)
-            is_mixed = self._precision == "mixed" and system.dtype not in operators.SINGLE and mixed.pays(system)
-            engines[lane] = mixed.Engine(system, _make) if is_mixed else _make(system)
-        return engines[lane]
+        lanes, here = self._lanes.setdefault(key, {}), given.device.lane()
+        lane = lanes.get(here)
+        if given.device.is_capturing():
+            lane = next((one for one in (lane, *lanes.copy().values()) if one is not None and one.is_for(wanted)), None)
+            if lane is None:  # which takes memory, or waits for the device
+                raise RuntimeError("a solve in a CUDA graph must be prepared: solve once before the capture, after an update")
+        if lane is None or lane.runs:
+            lane = lanes[here] = _Lane(self._made(given), wanted)
+        elif not lane.is_for(wanted):
+            lane.prepared = None
+            lane.engine.update(given.matrix, given.preconditioner)
+            lane.prepared = wanted
+        return lane
+
+    def _made(self, given: Arguments) -> Any:
+        system = solving.described(given, check_every=self._check_every, iterations=self._iterations, history=self._history)
+        is_mixed = self._precision == "mixed" and system.dtype not in operators.SINGLE and mixed.pays(system)
+        return mixed.Engine(system, _make) if is_mixed else _make(system)
 
 
 def _is_thin(given: Arguments) -> bool:

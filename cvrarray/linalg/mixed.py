@@ -33,42 +33,40 @@ class Engine:
     """An engine as :mod:`cvrarray.linalg.system` describes it, around two others."""
 
     def __init__(self, system: System, make: Make) -> None:
-        self.system, self.make, self.matrix = system, make, system.matrix
+        self.system, self.make = system, make
         self.single = np.dtype(np.complex64 if system.dtype.kind == "c" else np.float32)
-        preconditioner = system.preconditioner
-        narrow = preconditioner.astype(self.single) if hasattr(preconditioner, "astype") else preconditioner
-        self.inner_system = replace(
+        inner_system = replace(
             system,
             matrix=self._narrow(system.matrix),
-            preconditioner=narrow,
+            preconditioner=self._narrow_preconditioner(system.preconditioner),
             dtype=self.single,
             history=False,
             is_verified=False,
         )
-        self.inner = _refining(system, self.inner_system)
+        self.inner = _refining(system, inner_system)
         self.double: Any = None
 
     def _narrow(self, matrix: Any) -> Any:
         with np.errstate(over="ignore"):  # double precision takes over from what is inf
             return matrix.astype(self.single if matrix.dtype.kind == "c" else np.float32)
 
-    def update(self, matrix: Any) -> None:
+    def _narrow_preconditioner(self, preconditioner: Any) -> Any:
+        return preconditioner.astype(self.single) if hasattr(preconditioner, "astype") else preconditioner
+
+    def update(self, matrix: Any, preconditioner: Any) -> None:
         """Take new values."""
-        self.matrix = matrix
-        preconditioner = self.system.preconditioner
-        if hasattr(preconditioner, "astype"):
-            preconditioner.astype(self.single, into=self.inner_system.preconditioner)
-        self.inner.update(self._narrow(matrix))
+        self.system = replace(self.system, matrix=matrix, preconditioner=preconditioner)
+        self.inner.update(self._narrow(matrix), self._narrow_preconditioner(preconditioner))
         if self.double is not None:
-            self.double.update(matrix)
+            self.double.update(matrix, preconditioner)
 
     def run(self, b: Any, x: Any, tolerance: np.ndarray, limit: int, callback: Callback | None = None) -> Outcome:
         """Solve; the iterations of both precisions count. A callback is called after each replacement."""
-        found: Outcome = self.inner.refine(self.matrix, b, x, tolerance, limit, callback)
+        found: Outcome = self.inner.refine(self.system.matrix, b, x, tolerance, limit, callback)
         if {*found.reasons} <= {solution.CONVERGED, solution.MAXITER}:
             return found
         if self.double is None:
-            self.double = self.make(replace(self.system, matrix=self.matrix))
+            self.double = self.make(self.system)
         xp = self.system.device.xp
         worse = np.flatnonzero(~(found.residual <= self._norms(b)))  # than 0 would be
         if worse.size:

@@ -30,6 +30,7 @@ class Preconditioner:
     dtype: np.dtype
     device: devices.Device
     capturable = False  #: whether an application takes no memory, once it has been made: then a CUDA graph may hold it
+    version: Any = None  #: another object after each update
 
     def apply(self, r: Any, out: Any) -> Any:
         """``out = M @ r``; r and out are contiguous, of one dtype, on the preconditioner's device."""
@@ -46,13 +47,27 @@ class Preconditioner:
             out = xp.empty_like(x)
         else:
             operators.check_out(out, x, "x", self.device)
-        return self.apply(x, out)
+        return self.frozen().apply(x, out)
 
     matmat = matvec
 
     def update(self, A: Any) -> None:
-        """Take new values of a matrix of the same structure."""
+        """Take new values of a matrix of the same structure. Solves that run go on with the old ones."""
         raise NotImplementedError
+
+    def frozen(self) -> Any:
+        """The same as it is now, which no update of this one changes: a solve has one from its beginning to its end."""
+        frozen = object.__new__(type(self))
+        frozen.__dict__ = self.__dict__.copy()
+        return frozen
+
+    def _swap(self, **new: Any) -> None:
+        """Take new attributes, all or none: other threads may copy them at any time, and Ctrl-C come between two lines."""
+        with self.device.use():
+            self.device.wait()  # other streams will read them
+        old = self.__dict__.copy()  # nothing is freed, which may run any code, until all are there
+        self.__dict__.update(new, version=object())
+        del old
 
     def require_shape(self, A: Any) -> None:
         """ValueError unless A has the shape of the matrix before."""
@@ -61,11 +76,10 @@ class Preconditioner:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is compiled for it: a copy makes its own."""
-        compiled: dict[str, Any] = {"_kernel": None, "_kernels": {}}
-        return {name: compiled.get(name, value) for name, value in self.__dict__.items()}
+        return {name: {} if name == "_kernels" else value for name, value in self.__dict__.copy().items()}
 
-    def astype(self, dtype: Any, into: Any = None) -> Any:
-        """The same in another precision; written over `into`, an earlier result, where that is given."""
+    def astype(self, dtype: Any) -> Any:
+        """The same in another precision."""
         raise NotImplementedError
 
 
@@ -129,10 +143,11 @@ class Jacobi(Preconditioner):
 
     def update(self, A: Any) -> None:
         self.require_shape(A)
-        self.inverse[...] = self._inverted(A)
+        inverse = self._inverted(A)
+        self._swap(inverse=inverse, dtype=inverse.dtype)
 
-    def astype(self, dtype: Any, into: Any = None) -> Any:
-        return _cast(self, "inverse", dtype, into)
+    def astype(self, dtype: Any) -> Any:
+        return _cast(self, dtype)
 
 
 class BlockJacobi(Preconditioner):
@@ -152,7 +167,7 @@ class BlockJacobi(Preconditioner):
         self.inverse = self._inverted(A)
         self.dtype = self.inverse.dtype
         self._workspace = Workspace(self.device, self._padded)
-        self._kernel: Any = None
+        self._kernels: dict[Any, Any] = {}  # frozen ones have the same
 
     def _inverted(self, A: Any) -> Any:
         xp, size, n = self.device.xp, self.block_size, self.shape[0]
@@ -177,33 +192,36 @@ class BlockJacobi(Preconditioner):
         return [work_of_blocks(self.inverse, r, out)]
 
     def apply(self, r: Any, out: Any) -> Any:
-        if self.device.kind == "cpu" and r.ndim == 1 and r.dtype == self.dtype:
-            if self._kernel is None:
+        inverse = self.inverse
+        if self.device.kind == "cpu" and r.ndim == 1 and r.dtype == inverse.dtype:
+            run = self._kernels.get(r.dtype)
+            if run is None:
                 from .cpu.vectors import block_product
 
-                self._kernel = block_product(self.inverse)
-            self._kernel(self.inverse, r, out)
+                run = self._kernels[r.dtype] = block_product(inverse)
+            run(inverse, r, out)
             return out
         if self.device.kind == "cuda":
             from .gpu.vectors import times_blocks
 
-            times_blocks(self.inverse, r, out)
+            times_blocks(inverse, r, out)
             return out
         whole, n = r, self.shape[0]
-        if len(self.inverse) * self.block_size != n:
+        if len(inverse) * self.block_size != n:
             whole = self._workspace(out)
             whole[:n] = r
-        product = np.matmul(self.inverse.astype(r.dtype, copy=False), whole.reshape(len(self.inverse), self.block_size, -1))
+        product = np.matmul(inverse.astype(r.dtype, copy=False), whole.reshape(len(inverse), self.block_size, -1))
         out[...] = product.reshape(whole.shape)[:n]
         return out
 
     def update(self, A: Any) -> None:
         self.require_shape(A)
-        self.inverse[...] = self._inverted(A)
+        inverse = self._inverted(A)
+        self._swap(inverse=inverse, dtype=inverse.dtype)
 
-    def astype(self, dtype: Any, into: Any = None) -> Any:
-        cast = _cast(self, "inverse", dtype, into)
-        cast._workspace, cast._kernel = Workspace(self.device, cast._padded), None
+    def astype(self, dtype: Any) -> Any:
+        cast = _cast(self, dtype)
+        cast._workspace, cast._kernels = Workspace(self.device, cast._padded), {}
         return cast
 
 
@@ -224,19 +242,12 @@ def diagonal_blocks(A: Any, size: int) -> Any:
     return xp.where(slots >= 0, A._values_at(slots), A.dtype.type(0))
 
 
-def _cast(one: Any, name: str, dtype: Any, into: Any) -> Any:
-    """A copy of a preconditioner whose numbers have the precision of `dtype`, real where they are."""
-    numbers = getattr(one, name)
-    dtype = np.dtype(dtype)
-    if numbers.dtype.kind != "c" and dtype.kind == "c":
+def _cast(one: Any, dtype: Any) -> Any:
+    """A copy of a preconditioner whose inverse has the precision of `dtype`, and is real where it was."""
+    cast, dtype = one.frozen(), np.dtype(dtype)
+    if cast.inverse.dtype.kind != "c" and dtype.kind == "c":
         dtype = np.dtype(dtype.type(0).real.dtype)
-    if into is not None:
-        getattr(into, name)[...] = numbers
-        return into
-    cast = object.__new__(type(one))
-    cast.__dict__.update(one.__dict__)
-    setattr(cast, name, numbers.astype(dtype))
-    cast.dtype = dtype
+    cast.inverse, cast.dtype = cast.inverse.astype(dtype), dtype
     return cast
 
 
@@ -301,7 +312,7 @@ class Chebyshev(Preconditioner):
         return self._jacobi.inverse
 
     def apply(self, r: Any, out: Any) -> Any:
-        return self.smooth(r, out, is_zero=True)
+        return self.frozen().smooth(r, out, is_zero=True)
 
     def smooth(self, b: Any, x: Any, is_zero: bool = False) -> Any:
         """Steps for ``A @ x = b`` from the x that is there, or from 0: Saad, "Iterative Methods", algorithm 12.1."""
@@ -337,21 +348,16 @@ class Chebyshev(Preconditioner):
         return found
 
     def update(self, A: Any) -> None:
-        self._jacobi.update(A)  # which requires A's shape
-        self.matrix = A
-        self.largest = largest_eigenvalue(A, self._jacobi.inverse, self.device)
-        self._kernels.clear()
+        self.require_shape(A)
+        inverted = Jacobi(A)
+        largest = largest_eigenvalue(A, inverted.inverse, self.device)
+        self._swap(matrix=A, _jacobi=inverted, largest=largest, _kernels={})
 
-    def astype(self, dtype: Any, into: Any = None) -> Chebyshev:
-        single = np.dtype(dtype)
-        if self.matrix.dtype.kind != "c":
+    def astype(self, dtype: Any) -> Chebyshev:
+        now, single = self.frozen(), np.dtype(dtype)
+        if now.matrix.dtype.kind != "c":
             single = np.dtype(single.type(0).real.dtype)
-        if into is None:
-            return type(self)(self.matrix.astype(single), self.degree, self.ratio, self.largest)
-        into.matrix, into.largest = self.matrix.astype(single), self.largest
-        into._jacobi.update(into.matrix)
-        into._kernels.clear()
-        return into  # type: ignore[no-any-return]
+        return type(self)(now.matrix.astype(single), now.degree, now.ratio, now.largest)
 
 
 def _chebyshev_turn(inverse: Any, b: Any, xp: Any) -> Callable[..., None]:

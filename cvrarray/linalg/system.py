@@ -5,12 +5,14 @@ An engine is the inner loop of conjugate gradients on one device, ``cvrarray.lin
 
     class Engine:
         def __init__(self, system: System): ...                 # takes all memory
-        def update(self, matrix) -> None: ...                   # new values in the same structure: nothing is prepared anew
+        def update(self, matrix, preconditioner) -> None: ...   # new values in the same structure
         def run(self, b, x, tolerance, limit) -> Outcome: ...
 
 ``b`` and ``x`` are contiguous (n,) or (n, columns) of the system's dtype on its device; x holds the start and receives
 the result. ``tolerance`` are one float64 threshold a column, in host memory, for the norm of the true residual; None
 where ``iterations`` is given. ``limit`` is the most iterations.
+
+One thread has an engine, on one stream: it updates it before a solve. An update that was interrupted is done again.
 
 The engine computes the true residual before it says that a column converged. Where the updated one lied it goes on from
 the true one, and ends with STAGNATION where that does not get smaller.

@@ -59,6 +59,14 @@ class Work(NamedTuple):
         return int(self.work[-1] - self.work[0]) * self.unit
 
 
+class Keeper:
+    """The base of an array that is to keep others, as it has their addresses."""
+
+    def __init__(self, array: np.ndarray, kept: list[Any]) -> None:
+        self._kept = array, kept
+        self.__array_interface__ = array.__array_interface__
+
+
 class Steps:
     """A table of steps, for compiled loops."""
 
@@ -94,8 +102,8 @@ class Steps:
         self._append([what], 0)
 
     def table(self) -> np.ndarray:
-        """(n, ROW) int64, to be used as long as this object is kept."""
-        return np.array(self._rows, np.int64).reshape(-1, ROW)
+        """(n, ROW) int64. It keeps what it has addresses of."""
+        return np.asarray(Keeper(np.array(self._rows, np.int64).reshape(-1, ROW), self._kept))
 
     def slots(self, begin: int, end: int) -> int:
         """The work of some rows."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -71,20 +72,29 @@ class Part(NamedTuple):
     team: Team
 
 
+class Rounds(NamedTuple):
+    """The table of an iteration's steps, and the parts of it that compiled code does at once. It is made whole: a table
+    has addresses of what its own steps keep.
+    """
+
+    tables: Any  # the matrix's, as they were
+    steps: Steps
+    table: np.ndarray
+    parts: list[Callable[[], Any] | Part]
+    turn: Work  # its first p is to be x
+    last: Work  # its second p is to be x
+    cycles: Callable[..., int]
+
+
 class Engine:
     """The loop for one system, with all memory that it takes: see :mod:`cvrarray.linalg.system`."""
 
     def __init__(self, system: System) -> None:
         self.system = system
-        self.matrix = system.matrix
-        shape, dtype = system.shape, system.dtype
-        self.p, self.q, self.r = (vectors.empty(shape, dtype) for _ in range(3))
-        preconditioner = system.preconditioner
-        diagonal = getattr(preconditioner, "inverse", None)
-        self.is_diagonal = diagonal is not None and diagonal.ndim == 1 and diagonal.dtype.kind != "c"
-        self.is_separate = preconditioner is not None and not self.is_diagonal
-        self.z = vectors.empty(shape, dtype) if self.is_separate else self.r
+        self.p, self.q, self.r = (vectors.empty(system.shape, system.dtype) for _ in range(3))
+        self.z = self.r
         self._prepare()
+        self.update(system.matrix, system.preconditioner)
 
     def _prepare(self) -> None:
         system = self.system
@@ -99,99 +109,98 @@ class Engine:
             np.zeros(columns),
         )
         blocks = vectors.Blocks(len(r), None if system.columns is None else wide)
-        self.partial, self.inverse = blocks.partial, r[:0] if system.columns is None else r[:0, 0].copy()
-        self.renew()
+        self.partial = blocks.partial
         self._blocks = blocks
         self._dot = blocks.prepare("dot", p, q, self.partial)
         self._residual = blocks.prepare("residual", q, r, self.partial)
-        self._prepare_rounds()
 
-    def _prepare_rounds(self) -> None:
-        """The table of an iteration's steps, and the parts of it that compiled code does at once."""
+    def _prepared_rounds(self) -> Rounds:
         state, blocks, sums, inverse = self.state, self._blocks, self.partial, self.inverse
         p, q, r, z = map(vectors.reals, (self.p, self.q, self.r, self.z))
-        self._tables = getattr(self.matrix, "_tables", None)
-        steps = self._steps = Steps()
-        self._parts: list[Callable[[], Any] | Part] = []
-        self._add_product(steps)
+        tables = getattr(self.system.matrix, "_tables", None)
+        steps, parts = Steps(), list[Callable[[], Any] | Part]()
+        self._add_product(steps, parts, tables)
         steps.mark(FACTORS)
         steps.add((blocks.work("descend", state.factor, q, r, inverse, sums), None))
         steps.mark(NORMS)
         if self.is_separate:
-            self._add_preconditioner(steps)
+            self._add_preconditioner(steps, parts)
             steps.add((blocks.work("dot", r, z, sums), None))
         steps.mark(RATIOS)
-        self._turn = blocks.work("turn", state.factor, state.ratio, p, p, z, inverse)  # the first p: x, later
-        steps.add((self._turn, None))
-        self._last = blocks.work("move", state.factor, p, p)  # the second p: x
-        steps.add((self._last, None))
-        self._close(steps)
-        self._table = steps.table()
-        self._cycles = vectors.version_of(_cycles, self._table[0], self._table, 0, 0, 0, sums, self.state, 1)
+        turn, last = blocks.work("turn", state.factor, state.ratio, p, p, z, inverse), blocks.work("move", state.factor, p, p)
+        steps.add((turn, None))
+        steps.add((last, None))
+        _close(steps, parts)
+        table = steps.table()
+        cycles = vectors.version_of(_cycles, table[0], table, 0, 0, 0, sums, state, 1)
+        return Rounds(tables, steps, table, parts, turn, last, cycles)
 
-    def _add_product(self, steps: Steps) -> None:
+    def _add_product(self, steps: Steps, parts: list[Callable[[], Any] | Part], tables: Any) -> None:
         """``q = A p``, and the blocks' sums of ``p @ q``."""
-        works, dot = self._work_of_product(), self._blocks.work("dot", *map(vectors.reals, (self.p, self.q)), self.partial)
+        matrix = self.system.matrix
+        works, dot = (
+            self._work_of_product(tables),
+            self._blocks.work("dot", *map(vectors.reals, (self.p, self.q)), self.partial),
+        )
         if works is None:
-            self._parts.append(lambda: multiply(self.matrix, self.p, self.q))
+            parts.append(lambda: multiply(matrix, self.p, self.q))
             steps.add((dot, None))
             return
         *others, last = works
         for work in others:
             steps.add((work, None))
         rows = self._blocks.rows // (2 if self.system.dtype.kind == "c" and self.system.columns is None else 1)
-        if isinstance(self.matrix, BBCSRArray) and rows % WARP == 0:
+        if isinstance(matrix, BBCSRArray) and rows % WARP == 0:
             bins = np.minimum(np.arange(len(self.partial) + 1) * (rows // WARP), len(last.work) - 1)
             steps.add((last, bins), (dot, None))
         else:
             steps.add((last, None))
             steps.add((dot, None))
 
-    def _work_of_product(self) -> list[Work] | None:
+    def _work_of_product(self, tables: Any) -> list[Work] | None:
         """None for a product that is a call of Python's."""
-        matrix, dtype = self.matrix, self.system.dtype
+        matrix, dtype = self.system.matrix, self.system.dtype
         if not isinstance(matrix, BBCSRArray | CVRArray) or matrix.dtype not in VECTORS or not self.p.size:
             return None
         if np.result_type(matrix.dtype, dtype) != dtype:
             return None
         if isinstance(matrix, BBCSRArray):
-            return bbcsr.work_of_product(matrix._tables, self.p, self.q)
-        return cvr.work_of_product(matrix._tables, self.p, self.q) if self.p.ndim == 1 else None
+            return bbcsr.work_of_product(tables, self.p, self.q)
+        return cvr.work_of_product(tables, self.p, self.q) if self.p.ndim == 1 else None
 
-    def _add_preconditioner(self, steps: Steps) -> None:
+    def _add_preconditioner(self, steps: Steps, parts: list[Callable[[], Any] | Part]) -> None:
         """``z = M @ r``."""
         preconditioner = self.system.preconditioner
         works = preconditioner.work(self.r, self.z) if hasattr(preconditioner, "work") else None
         if works is None:
-            self._close(steps)
-            self._parts.append(lambda: apply(preconditioner, self.r, self.z))
+            _close(steps, parts)
+            parts.append(lambda: apply(preconditioner, self.r, self.z))
             return
         for work in works:
             steps.add((work, None))
 
-    def _close(self, steps: Steps) -> None:
-        """The steps since the last call of Python's are a part."""
-        begin = max((part.end for part in self._parts if isinstance(part, Part)), default=0)
-        self._parts.append(Part(begin, len(steps), Team(steps.slots(begin, len(steps)))))
-
-    def renew(self) -> None:
-        """Take the preconditioner's numbers as they are now."""
+    def update(self, matrix: Any, preconditioner: Any) -> None:
+        """Take another matrix of the same shape, and the preconditioner for it."""
+        system = self.system = replace(self.system, matrix=matrix, preconditioner=preconditioner)
+        real, inverse = vectors.reals(self.r), getattr(preconditioner, "inverse", None)
+        self.is_diagonal = inverse is not None and inverse.ndim == 1 and inverse.dtype.kind != "c"
+        self.is_separate = preconditioner is not None and not self.is_diagonal
+        if not self.is_separate:
+            self.z = self.r
+        elif self.z is self.r:
+            self.z = vectors.empty(system.shape, system.dtype)
         if self.is_diagonal:
-            inverse = np.ascontiguousarray(self.system.preconditioner.inverse, vectors.reals(self.r).dtype)
-            is_pair = self.system.columns is None and self.system.dtype.kind == "c"
-            self.inverse = np.repeat(inverse, 2) if is_pair else inverse
-
-    def update(self, matrix: object) -> None:
-        """Take another matrix of the same shape, and the preconditioner's numbers as they are now."""
-        self.matrix = matrix
-        self.renew()
-        self._prepare_rounds()
+            inverse = np.ascontiguousarray(inverse, real.dtype)
+            self.inverse = np.repeat(inverse, 2) if system.columns is None and system.dtype.kind == "c" else inverse
+        else:
+            self.inverse = real[:0] if system.columns is None else real[:0, 0].copy()
+        self._rounds = self._prepared_rounds()
 
     def run(self, b: np.ndarray, x: np.ndarray, tolerance: np.ndarray | None, limit: int, callback=None) -> Outcome:
         """Solve; x holds the start and receives the solution. `callback(x)` is called after each iteration."""
         state, system = self.state, self.system
-        if getattr(self.matrix, "_tables", None) is not self._tables:  # with_values(out=A) made values in few bytes plain
-            self._prepare_rounds()
+        if getattr(system.matrix, "_tables", None) is not self._rounds.tables:  # with_values(out=A) made few values plain
+            self._rounds = self._prepared_rounds()
         judge = Judge(len(state.end), tolerance, limit, (state.end, state.iterations))
         history: list[np.ndarray] = []
         state.tests[0] = tolerance is not None
@@ -228,7 +237,7 @@ class Engine:
     def _start(self, b: np.ndarray, x: np.ndarray) -> np.ndarray:
         """``r = b - A @ x``, and its norms."""
         if x.any():
-            multiply(self.matrix, x, self.r)
+            multiply(self.system.matrix, x, self.r)
         else:
             self.r[...] = 0
         return self._true(b)
@@ -246,22 +255,26 @@ class Engine:
         """``p = M @ r``, the direction of a first iteration; the columns that go on."""
         apply(self.system.preconditioner, self.r, self.p)
         self._dot(vectors.reals(self.r), vectors.reals(self.p), self.partial)
-        (row,) = np.flatnonzero(self._table[:, WHAT] == RATIOS)
-        running: int = self._cycles(self._table[0], self._table, row, row + 1, 0, self.partial, self.state, 1)
-        return running
+        return self._ratios(0)
+
+    def _ratios(self, at: int) -> int:
+        """That row of the table alone, with sums from the column `at` on; the columns that go on."""
+        table = self._rounds.table
+        (row,) = np.flatnonzero(table[:, WHAT] == RATIOS)
+        return self._rounds.cycles(table[0], table, row, row + 1, at, self.partial, self.state, 1)
 
     def _iterate(self, x: np.ndarray, limit: int, history: list[np.ndarray], callback=None) -> None:
         """Iterate until every column has ended, is to be verified, or has had `limit` iterations."""
-        state, system = self.state, self.system
-        rows, factor, ratio, _, *others = self._turn.args
-        self._steps.replace(len(self._table) - 2, (rows, factor, ratio, vectors.reals(x), *others))
-        self._steps.replace(len(self._table) - 1, (*self._last.args[:-1], vectors.reals(x)))
+        state, system, rounds = self.state, self.system, self._rounds
+        rows, factor, ratio, _, *others = rounds.turn.args
+        rounds.steps.replace(len(rounds.table) - 2, (rows, factor, ratio, vectors.reals(x), *others))
+        rounds.steps.replace(len(rounds.table) - 1, (*rounds.last.args[:-1], vectors.reals(x)))
         left = limit - int(state.iterations.max(where=state.end == RUNNING, initial=0))
-        first = self._parts[0]
-        stays = len(self._parts) == 1 and callback is None  # helpers that stayed would be missed by calls of Python's
+        first = rounds.parts[0]
+        stays = len(rounds.parts) == 1 and callback is None  # helpers that stayed would be missed by calls of Python's
         with first.team if stays and isinstance(first, Part) else nullcontext():
             while left:
-                done, running = self._rounds(left if stays and not system.history else 1, stays)
+                done, running = self._iterations(left if stays and not system.history else 1, stays)
                 left -= done
                 if running == STOPPED:
                     return
@@ -272,21 +285,27 @@ class Engine:
                 if not running:
                     return
 
-    def _rounds(self, most: int, stays: bool) -> tuple[int, int]:
+    def _iterations(self, most: int, stays: bool) -> tuple[int, int]:
         """Iterations, at most so many: how many, and what :func:`_cycles` returns."""
         at = len(self.state.factor) if self.is_diagonal else 0
-        done, running = 1, 1
-        for part in self._parts:
+        done, running, table = 1, 1, self._rounds.table
+        for part in self._rounds.parts:
             if isinstance(part, Part):
-                begin = part.begin if running else len(self._table) - 1
+                begin = part.begin if running else len(table) - 1
                 with nullcontext() if stays else part.team:
-                    args = part.team.memory, self._table, begin, part.end, at, self.partial, self.state
-                    done, running = part.team.rounds(partial(self._cycles, *args), most)
+                    args = part.team.memory, table, begin, part.end, at, self.partial, self.state
+                    done, running = part.team.rounds(partial(self._rounds.cycles, *args), most)
                 if running == STOPPED:
                     break
             elif running:
                 part()
         return done, running
+
+
+def _close(steps: Steps, parts: list[Callable[[], Any] | Part]) -> None:
+    """The steps since the last call of Python's are a part."""
+    begin = max((part.end for part in parts if isinstance(part, Part)), default=0)
+    parts.append(Part(begin, len(steps), Team(steps.slots(begin, len(steps)))))
 
 
 @compiler.kernel

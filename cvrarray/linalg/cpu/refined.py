@@ -91,8 +91,7 @@ class Engine(cg.Engine):
         else:
             self._weigh(state.factor, r, r, self.inverse, partial)
         at = len(state.factor) if self.is_diagonal else 0
-        (row,) = np.flatnonzero(self._table[:, cg.WHAT] == cg.RATIOS)
-        running: int = self._cycles(self._table[0], self._table, row, row + 1, at, partial, state, 1)
+        running = self._ratios(at)
         state.factor[:] = 1  # the kernel turns columns that move; the correction begins at 0 afterwards
         self._aim(state.factor, state.ratio, vectors.reals(self._correction), p, z, self.inverse)
         return running

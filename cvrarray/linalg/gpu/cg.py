@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 import cupy
@@ -94,21 +95,21 @@ class Engine:
             self._loop: Any = None
             self._state = State(self._layout, system.dtype, self._kind, self._block_size())
             self._advance: Any = None
-            self.update(system.matrix)
+            self.update(system.matrix, system.preconditioner)
 
     def _block_size(self) -> int:
         return int(self.system.preconditioner.block_size) if self._kind == BLOCKS else 1
 
-    def renew(self) -> None:
-        """Take the preconditioner's numbers as they are now."""
-        if self._kind in (DIAGONAL, BLOCKS):
-            self._state.set_inverse(self.system.preconditioner.inverse)
-
-    def update(self, matrix: Any) -> None:
-        """Take another matrix of the same shape. Memory stays; a graph is captured again, when it is launched."""
+    def update(self, matrix: Any, preconditioner: Any) -> None:
+        """Take another matrix of the same shape, and the preconditioner for it. Memory stays; a graph is captured again,
+        when it is launched.
+        """
         with self.system.device.use():
+            synchronize()  # what is replaced may be freed
+            self.system = replace(self.system, matrix=matrix, preconditioner=preconditioner)
             self._matrix, self._has_steps = matrix, False
-            self.renew()
+            if self._kind in (DIAGONAL, BLOCKS):
+                self._state.set_inverse(preconditioner.inverse)
             self._prepare()
             self._loop = self._fastest()
             self._replays = Replays()
@@ -125,7 +126,6 @@ class Engine:
         """The same for :meth:`step`, which a loop in one kernel does without."""
         if self._has_steps:
             return
-        self._has_steps = True
         if self._advance is None:
             self._advance = advance(self._state, self._layout, self._kind)
         if self._advance is None:
@@ -134,6 +134,7 @@ class Engine:
             for kernel in (CURVATURE, WEIGH):
                 kernel(self.system.dtype)
         self._product = self._with_dots()
+        self._has_steps = True
 
     def _with_dots(self) -> tuple[Callable[[], None], Any] | None:
         """The product ``q = A @ p`` that leaves sums of ``p * q`` for :mod:`.advance`, and these; None where there is none,
@@ -348,8 +349,7 @@ class Replays:
 
     def __init__(self) -> None:
         self._last: Any = None
-        self._key: Any = None
-        self._graph: Any = None
+        self._kept: tuple[Any, Any] = (None, None)  # a key and its graph
 
     def launch(self, key: Any, solve: Callable[[], None]) -> bool:
         """Launch the graph of what ``solve()`` launches; False if there is none, as the last key was another one, or
@@ -358,12 +358,12 @@ class Replays:
         stream = cupy.cuda.get_current_stream()
         if key is None or stream.is_capturing():
             return False
-        if key != self._key:
+        if key != self._kept[0]:
             if key != self._last:
                 self._last = key
                 return False
-            self._graph, self._key = captured(solve), key
-        self._graph.launch(stream)
+            self._kept = key, captured(solve)
+        self._kept[1].launch(stream)
         return True
 
 

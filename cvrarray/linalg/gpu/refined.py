@@ -69,10 +69,10 @@ class Engine(cg.Engine):
             self._numbers = DeviceVectors(system.device, system.shape, system.dtype)
         super().__init__(single)
 
-    def update(self, matrix: Any) -> None:
+    def update(self, matrix: Any, preconditioner: Any) -> None:
         """See :class:`cg.Engine`; the matrix is in single precision. That in double precision goes to :meth:`refine`."""
         self._wide, self._part = self._double.dtype, PART
-        super().update(matrix)
+        super().update(matrix, preconditioner)
         with self.system.device.use():
             COLLECT(self._wide, self.system.dtype)
 
