@@ -232,6 +232,50 @@ def test_contractions(build, device):
             np.tensordot(A, on["y"], 1)
 
 
+OF_TWO = {
+    "dot": np.dot,
+    "A.dot": lambda a, b: a.dot(b),
+    "matmul": np.matmul,
+    "inner": np.inner,
+    "tensordot": lambda a, b: np.tensordot(a, b, 1),
+    "tensordot last": lambda a, b: np.tensordot(a, b, ([-1], [-1])),
+    "tensordot first": lambda a, b: np.tensordot(a, b, ([0], [0])),
+    "tensordot both": lambda a, b: np.tensordot(a, b, ([0, 1], [1, 0])),
+    "vdot": np.vdot,
+    "vecdot": np.vecdot,
+    "vecdot columns": lambda a, b: np.vecdot(a, b, axis=0),
+    "outer": np.outer,
+    "kron": np.kron,
+    "einsum": lambda a, b: np.einsum("...ij,...jk->...ik", a, b),
+} | {name: getattr(np, name) for name in ("matvec", "vecmat") if hasattr(np, name)}
+
+#: What takes a dense operand of more than two dimensions
+DEEP = OF_TWO.keys() - {"vdot", "vecdot", "vecdot columns", "kron"}
+
+
+@BUILD
+@pytest.mark.parametrize("name", OF_TWO)
+def test_a_contraction_has_the_axes_of_numpy_or_raises(build, name, device):
+    """For dense operands of 0 to 4 dimensions, on either side, square and not: most shapes fit in several ways."""
+    call, taken = OF_TWO[name], set()
+    for dtype, shape, is_view in (("float64", (2, 2), False), ("complex128", (2, 3), False), ("float64", (3, 2), True)):
+        dense = (zoo.vector(shape[0] * shape[1], dtype) * (np.arange(shape[0] * shape[1]) != 1)).reshape(shape)
+        A = build(np.ascontiguousarray(dense.T), device).T if is_view else build(dense, device)
+        for lengths in (s for n in range(5) for s in itertools.product(sorted({*shape, 1}), repeat=n)):
+            X = zoo.vector(max(1, int(np.prod(lengths))), dtype).reshape(lengths)
+            for first in (True, False) if name != "A.dot" else (True,):
+                operands = (A, put(X, device)) if first else (put(X, device), A)
+                try:
+                    found = call(*operands)
+                except (TypeError, ValueError):
+                    continue
+                assert_like_numpy(found, call(*((dense, X) if first else (X, dense))))
+                taken.add((X.ndim, first))
+    first = name != "vecmat"
+    assert (2, first) in taken
+    assert ((3, first) in taken) == ((4, first) in taken) == (name in DEEP)
+
+
 @pytest.mark.parametrize("shape", [(5, 0), (0, 5), (0, 0)])
 def test_contractions_without_an_entry(shape, device):
     dense = np.zeros(shape)
