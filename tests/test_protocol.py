@@ -276,7 +276,50 @@ def test_a_contraction_has_the_axes_of_numpy_or_raises(build, name, device):
     assert ((3, first) in taken) == ((4, first) in taken) == (name in DEEP)
 
 
-@pytest.mark.parametrize("shape", [(5, 0), (0, 5), (0, 0)])
+EMPTY = [(5, 0), (0, 5), (0, 0)]
+
+
+@BUILD
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float64", "complex64"])
+def test_norms_are_those_of_numpy(build, dtype, device):
+    """Of the smallest integer, whose absolute value its dtype does not have, and of matrices without an entry."""
+    least = np.iinfo(dtype).min if np.dtype(dtype).kind in "iu" else 1
+    for dense in (np.array([[least, 0, 3], [least, 1, 0]]).astype(dtype), *(np.zeros(shape, dtype) for shape in EMPTY)):
+        A = build(dense, device)
+        for axis, ord in itertools.product((None, 0, 1), (None, 1, -1, np.inf, -np.inf)):
+            if (axis is not None and ord == -1) or (not dense.size and ord is not None and ord < 0):
+                continue
+            try:
+                expected = np.linalg.norm(dense, ord, axis)
+            except ValueError:  # what older NumPys say of no entries
+                expected = np.zeros(()) if axis is None else np.zeros(dense.shape[1 - axis])
+            found = get(np.linalg.norm(A, ord, axis))
+            assert np.shape(found) == np.shape(expected)
+            np.testing.assert_allclose(found, expected, rtol=1e-2 if dtype == "float16" else 1e-6)
+
+
+@BUILD
+@pytest.mark.parametrize("shape", [(3, 4), (4, 2**40)])
+def test_equality_of_arrays_with_other_entries_stored(build, shape, device):
+    def made(*entries):
+        row, col, val = zip(*entries, strict=True)
+        return build(scipy.sparse.coo_array((np.array(val), (np.array(row), np.array(col))), shape=shape), device)
+
+    A = made((0, 1, 1.0), (2, 0, 0.0), (2, 3, 2.0))
+    for B, equal, close in (
+        (made((0, 1, 1.0), (2, 0, 0.0), (2, 3, 2.0)), True, True),
+        (made((0, 1, 1.0), (1, 1, 0.0), (2, 3, 2.0)), True, True),
+        (made((0, 1, 1.0), (2, 3, 2.0 + 1e-9)), False, True),
+        (made((0, 1, 1.0), (2, 2, 2.0)), False, False),
+        (made((0, 1, 1.0), (1, 0, np.nan), (2, 3, 2.0)), False, False),
+        (made((0, 1, 1.0), (2, 3, np.inf)), False, False),
+    ):
+        for ours, theirs in ((A, B), (B, A)):
+            assert np.array_equal(ours, theirs) is equal
+            assert np.allclose(ours, theirs) is close
+
+
+@pytest.mark.parametrize("shape", EMPTY)
 def test_contractions_without_an_entry(shape, device):
     dense = np.zeros(shape)
     A, X, Y = cvrarray.CVRArray(dense, device=device), np.ones((shape[1], 3)), np.ones((2, 3, shape[0]))
