@@ -232,7 +232,94 @@ def test_contractions(build, device):
             np.tensordot(A, on["y"], 1)
 
 
-@pytest.mark.parametrize("shape", [(5, 0), (0, 5), (0, 0)])
+OF_TWO = {
+    "dot": np.dot,
+    "A.dot": lambda a, b: a.dot(b),
+    "matmul": np.matmul,
+    "inner": np.inner,
+    "tensordot": lambda a, b: np.tensordot(a, b, 1),
+    "tensordot last": lambda a, b: np.tensordot(a, b, ([-1], [-1])),
+    "tensordot first": lambda a, b: np.tensordot(a, b, ([0], [0])),
+    "tensordot both": lambda a, b: np.tensordot(a, b, ([0, 1], [1, 0])),
+    "vdot": np.vdot,
+    "vecdot": np.vecdot,
+    "vecdot columns": lambda a, b: np.vecdot(a, b, axis=0),
+    "outer": np.outer,
+    "kron": np.kron,
+    "einsum": lambda a, b: np.einsum("...ij,...jk->...ik", a, b),
+} | {name: getattr(np, name) for name in ("matvec", "vecmat") if hasattr(np, name)}
+
+#: What takes a dense operand of more than two dimensions
+DEEP = OF_TWO.keys() - {"vdot", "vecdot", "vecdot columns", "kron"}
+
+
+@BUILD
+@pytest.mark.parametrize("name", OF_TWO)
+def test_a_contraction_has_the_axes_of_numpy_or_raises(build, name, device):
+    """For dense operands of 0 to 4 dimensions, on either side, square and not: most shapes fit in several ways."""
+    call, taken = OF_TWO[name], set()
+    for dtype, shape, is_view in (("float64", (2, 2), False), ("complex128", (2, 3), False), ("float64", (3, 2), True)):
+        dense = (zoo.vector(shape[0] * shape[1], dtype) * (np.arange(shape[0] * shape[1]) != 1)).reshape(shape)
+        A = build(np.ascontiguousarray(dense.T), device).T if is_view else build(dense, device)
+        for lengths in (s for n in range(5) for s in itertools.product(sorted({*shape, 1}), repeat=n)):
+            X = zoo.vector(max(1, int(np.prod(lengths))), dtype).reshape(lengths)
+            for first in (True, False) if name != "A.dot" else (True,):
+                operands = (A, put(X, device)) if first else (put(X, device), A)
+                try:
+                    found = call(*operands)
+                except (TypeError, ValueError):
+                    continue
+                assert_like_numpy(found, call(*((dense, X) if first else (X, dense))))
+                taken.add((X.ndim, first))
+    first = name != "vecmat"
+    assert (2, first) in taken
+    assert ((3, first) in taken) == ((4, first) in taken) == (name in DEEP)
+
+
+EMPTY = [(5, 0), (0, 5), (0, 0)]
+
+
+@BUILD
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float64", "complex64"])
+def test_norms_are_those_of_numpy(build, dtype, device):
+    """Of the smallest integer, whose absolute value its dtype does not have, and of matrices without an entry."""
+    least = np.iinfo(dtype).min if np.dtype(dtype).kind in "iu" else 1
+    for dense in (np.array([[least, 0, 3], [least, 1, 0]]).astype(dtype), *(np.zeros(shape, dtype) for shape in EMPTY)):
+        A = build(dense, device)
+        for axis, ord in itertools.product((None, 0, 1), (None, 1, -1, np.inf, -np.inf)):
+            if (axis is not None and ord == -1) or (not dense.size and ord is not None and ord < 0):
+                continue
+            try:
+                expected = np.linalg.norm(dense, ord, axis)
+            except ValueError:  # what older NumPys say of no entries
+                expected = np.zeros(()) if axis is None else np.zeros(dense.shape[1 - axis])
+            found = get(np.linalg.norm(A, ord, axis))
+            assert np.shape(found) == np.shape(expected)
+            np.testing.assert_allclose(found, expected, rtol=1e-2 if dtype == "float16" else 1e-6)
+
+
+@BUILD
+@pytest.mark.parametrize("shape", [(3, 4), (4, 2**40)])
+def test_equality_of_arrays_with_other_entries_stored(build, shape, device):
+    def made(*entries):
+        row, col, val = zip(*entries, strict=True)
+        return build(scipy.sparse.coo_array((np.array(val), (np.array(row), np.array(col))), shape=shape), device)
+
+    A = made((0, 1, 1.0), (2, 0, 0.0), (2, 3, 2.0))
+    for B, equal, close in (
+        (made((0, 1, 1.0), (2, 0, 0.0), (2, 3, 2.0)), True, True),
+        (made((0, 1, 1.0), (1, 1, 0.0), (2, 3, 2.0)), True, True),
+        (made((0, 1, 1.0), (2, 3, 2.0 + 1e-9)), False, True),
+        (made((0, 1, 1.0), (2, 2, 2.0)), False, False),
+        (made((0, 1, 1.0), (1, 0, np.nan), (2, 3, 2.0)), False, False),
+        (made((0, 1, 1.0), (2, 3, np.inf)), False, False),
+    ):
+        for ours, theirs in ((A, B), (B, A)):
+            assert np.array_equal(ours, theirs) is equal
+            assert np.allclose(ours, theirs) is close
+
+
+@pytest.mark.parametrize("shape", EMPTY)
 def test_contractions_without_an_entry(shape, device):
     dense = np.zeros(shape)
     A, X, Y = cvrarray.CVRArray(dense, device=device), np.ones((shape[1], 3)), np.ones((2, 3, shape[0]))

@@ -378,7 +378,9 @@ class SparseArray(Names):
 
         Parameters
         ----------
-        other : dense or sparse array, 1-D or 2-D, on the array's device, or a scalar
+        other : dense or sparse array on the array's device, or a scalar
+            A dense array may have more than two dimensions: ``other[..., n_cols, k]`` gives a result
+            (n_rows, ..., k), as that of ``np.dot``; ``A @ other`` has (..., n_rows, k).
         out : dense array, optional
             For a dense `other`.
         format : {None, "csr"}
@@ -403,7 +405,7 @@ class SparseArray(Names):
         array([[5., 0.],
                [0., 9.]])
         """
-        if format is None and type(other) is self._dense_type and other.ndim:
+        if format is None and type(other) is self._dense_type and 0 < other.ndim < 3:
             return products.multiply(self, other, out)
         if format is not None:
             if out is not None:
@@ -1012,8 +1014,8 @@ class SparseArray(Names):
         return object.__sizeof__(self) + self.nbytes
 
     def __copy__(self) -> SparseArray:
-        """The array itself: it is immutable."""
-        return self
+        """:meth:`copy`, for ``with_values(out=)`` may write other values to the array."""
+        return self.copy()
 
     def __deepcopy__(self, memo: Any) -> SparseArray:
         return self.copy()

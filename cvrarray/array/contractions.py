@@ -239,8 +239,17 @@ def vdot(a: Any, b: Any) -> Any:
 def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
     """``numpy.vecdot``: the dot product of each pair of rows (``axis=0``: columns), ``conj(x1) * x2`` summed over
     `axis`.
+
+    Raises
+    ------
+    TypeError
+        An operand is neither a vector nor a matrix.
+    ValueError
+        Lengths differ.
     """
     x1, x2 = _operands(x1, x2)
+    if not {x1.ndim, x2.ndim} <= {1, 2}:
+        raise TypeError(f"vecdot takes vectors and matrices; got shapes {x1.shape} and {x2.shape}. Call todense() first")
     x1, x2 = (x.T if x.ndim == 2 and axis_number(axis) == 0 else x for x in (x1, x2))
     if x1.shape[-1] != x2.shape[-1]:
         raise ValueError(f"vecdot needs vectors of one length along axis {axis}; got {x1.shape[-1]} and {x2.shape[-1]}")
@@ -252,7 +261,8 @@ def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
 
 
 def matvec(x1: Any, x2: Any) -> Any:
-    """``numpy.matvec``: a matrix times a vector, or times each row of a matrix; each product is a row of the result.
+    """``numpy.matvec``: a matrix times a vector, or times each vector along the last axis of `x2`; each product lies along the
+    last axis of the result.
 
     Raises
     ------
@@ -261,11 +271,13 @@ def matvec(x1: Any, x2: Any) -> Any:
     """
     x1, x2 = _operands(x1, x2)
     _check_matrix(x1, "x1", "matvec")
+    if x2.ndim > 2:
+        return _multiply(x2, x1.T)
     return _multiply(x1, x2) if x2.ndim == 1 else _multiply(x1, x2.T).T
 
 
 def vecmat(x1: Any, x2: Any) -> Any:
-    """``numpy.vecmat``: the conjugate of a vector, or of each row of a matrix, times a matrix.
+    """``numpy.vecmat``: the conjugate of a vector, or of each vector along the last axis of `x1`, times a matrix.
 
     Raises
     ------

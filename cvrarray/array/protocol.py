@@ -151,7 +151,7 @@ def _elementwise(name: str, ufunc: np.ufunc, inputs: tuple[Any, ...], kwargs: di
     raise TypeError(f"numpy.{ufunc.__name__} is not offered for {name}. Call todense() or tocsr() first")
 
 
-def _into(out: Any, compute: Callable[[], Any], ufunc: np.ufunc) -> Any:
+def _into(out: Any, compute: Callable[[], Any], ufunc: Any) -> Any:
     """The result of `compute`, written into a dense `out` where there is one: it asks for a dense result."""
     result = compute()
     if out is None or result is NotImplemented:
@@ -185,6 +185,8 @@ def operate(ufunc: np.ufunc, left: Any, right: Any) -> Any:
 def _dot(a: Any, b: Any, out: Any = None) -> Any:
     if np.ndim(a) == 0 or np.ndim(b) == 0:
         return _into(out, lambda: elementwise.binary(np.multiply, a, b), np.multiply)
+    if np.ndim(a) > 2 or np.ndim(b) > 2:  # where the axes of the result come in another order than matmul's
+        return _into(out, lambda: contractions.tensordot(a, b, ([-1], [-2 if np.ndim(b) > 1 else -1])), np.dot)
     return matmul(a, b, out)
 
 

@@ -6,6 +6,7 @@ array of ours and lives on its device. A result that would not have two dimensio
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -210,7 +211,7 @@ def _matrix(value: Any, ours: Any) -> Any:
     if coercion.package(value) in coercion.SPARSE_PACKAGES:
         return value
     value = products.operand(ours, value, "an operand")
-    return value[None] if value.ndim == 1 else value
+    return value.reshape(1, -1) if value.ndim < 2 else value
 
 
 def outer(a: Any, b: Any, out: Any = None) -> Any:
@@ -219,8 +220,7 @@ def outer(a: Any, b: Any, out: Any = None) -> Any:
         raise TypeError("out must be left out of outer: its result is sparse")
     ours = a if coercion.is_ours(a) else b
     left, right = (_matrix(value, ours) for value in (a, b))
-    left = left.reshape(left.shape[0] * left.shape[1], 1)
-    return kron(left, right.reshape(1, right.shape[0] * right.shape[1]))
+    return kron(left.reshape(math.prod(left.shape), 1), right.reshape(1, math.prod(right.shape)))
 
 
 def diff(a: Any, n: int = 1, axis: int = -1) -> Any:
