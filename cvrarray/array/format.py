@@ -107,6 +107,7 @@ class FormatArray(SparseArray):
     _kept: Kept  # its canonical CSR, where that is kept beside the tables
     _kernels: dict[tuple[str, np.dtype], Run]  # kind and the product's dtype -> the device module's prepared product
     _number: int  # of this array alone: what an operator of PyTorch takes in its place
+    _version: int = 0  # counts replacements of values in place
     _packed: serialized.Packed | None = None  # of the last pickle, until values are replaced
     _place_cache: tuple[Any, Any] | None = None  # rows and columns of the canonical CSR, once asked for
     _structure: Structure  # what arrays know together that differ in their values alone
@@ -372,6 +373,7 @@ class FormatArray(SparseArray):
         That is the CSR that is kept, the last pickle's checksums, the transpose, which gets the new values before its next
         product, and products whose ``run`` has a ``renew()``. A product without it reads the value table in every call.
         """
+        self._version += 1
         self._is_written_by_graphs |= self._target.is_capturing()
         self._transpose_is_old, self._n_scattered = isinstance(self._transpose, SparseArray), 0
         self._packed = None
