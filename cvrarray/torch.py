@@ -33,9 +33,9 @@ def matmul(A: Any, x: torch.Tensor, values: torch.Tensor | None = None) -> torch
     Parameters
     ----------
     A : array of ours
-        It must live until the gradients are computed.
-    x : (n_cols,) or (n_cols, k) tensor on the array's device
-        Of a dtype that the array's values promote to no other one with.
+        It must live until the gradients are computed, and keep its values where `values` are left out.
+    x : (n_cols,), (n_cols, k) or (..., n_cols, k) tensor on the array's device
+        Of a dtype that the array's values promote to no other one with. A stack is one product with all of its columns.
     values : (A.nnz,) tensor, optional
         Values that stand for the array's own, in the order of ``A.data``. A gradient with respect to them is computed
         at the array's entries alone. The first call finds where entries lie, and the array keeps it. Products with the
@@ -43,7 +43,7 @@ def matmul(A: Any, x: torch.Tensor, values: torch.Tensor | None = None) -> torch
 
     Returns
     -------
-    (n_rows,) or (n_rows, k) tensor of x's dtype
+    (n_rows,), (n_rows, k) or (..., n_rows, k) tensor of x's dtype
         The same bits in every call, and so are the gradients.
 
     Raises
@@ -52,6 +52,9 @@ def matmul(A: Any, x: torch.Tensor, values: torch.Tensor | None = None) -> torch
         `x` or `values` is no tensor, on another device, or of a dtype that does not fit.
     ValueError
         A shape does not fit.
+    RuntimeError
+        In the backward pass: the array's values were replaced in place since the forward pass. Compiled code raises it
+        where its call of :func:`torch.compile` meets a dtype that does not fit.
 
     Examples
     --------
@@ -63,14 +66,21 @@ def matmul(A: Any, x: torch.Tensor, values: torch.Tensor | None = None) -> torch
     >>> y.tolist(), values.grad.tolist()
     ([3.0, 3.0], [1.0, 1.0, 1.0])
     """
-    if torch.compiler.is_compiling():
-        return torch.ops.cvrarray.product(x, values, _number(A), A.shape[0], False)
+    if torch.compiler.is_compiling():  # the operator checks its operands
+        return _stacked(A, x, values) if x.ndim > 2 else torch.ops.cvrarray.product(x, values, _number(A), A.shape[0], False)
     if values is None and type(x) is torch.Tensor and not (x.requires_grad and torch.is_grad_enabled()):
         launch = A._ready.get((x.dtype, x.shape))  # what nearly every call needs
         if launch is not None and x.device == launch.device and not _are_transformed():
             return launch(x)
     _check(A, x, values)
-    return _applied(A, x, values)
+    return _stacked(A, x, values) if x.ndim > 2 else _applied(A, x, values)
+
+
+def _stacked(A: Any, x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
+    """A product for each matrix of a stack (..., n_cols, k), as one with all of their columns."""
+    x = x.movedim(-2, 0)
+    y = matmul(A, x.flatten(1), values)
+    return y.reshape(y.shape[0], *x.shape[1:]).movedim(0, -2)
 
 
 def multiply(left: Any, right: Any) -> torch.Tensor:
@@ -163,7 +173,9 @@ def _product(x: torch.Tensor, values: torch.Tensor | None, number: int, n_rows: 
     """``torch.ops.cvrarray.product``, computed: the array of a number, with other values perhaps, or its transpose,
     times x.
     """
-    return _computed(_array(number), x, values, transposed)
+    A = _array(number)
+    _check(A.T if transposed else A, x, values)
+    return _computed(A, x, values, transposed)
 
 
 def _sampled(left: torch.Tensor, right: torch.Tensor, number: int, n_entries: int) -> torch.Tensor:
@@ -199,6 +211,20 @@ def _array(number: int) -> Any:
     return array if number > 0 else array.T
 
 
+def _version(A: Any) -> int:
+    """How often the values of an array, or of the one that a view shows, were replaced in place."""
+    return getattr(getattr(A, "base", A), "_version", 0)
+
+
+def _check_version(ctx: Any, values: torch.Tensor | None) -> None:
+    """RuntimeError if the array's own values count and are not those of the forward pass; PyTorch checks `values`."""
+    if values is None and (version := _version(ctx.array)) != ctx.version:
+        raise RuntimeError(
+            "a value needed for the gradient was modified in place: the array's values must be those of the forward pass, of"
+            f" version {ctx.version}; got version {version}. Call backward() before with_values(out=A), or pass values"
+        )
+
+
 _OPERATORS = torch.library.Library("cvrarray", "DEF")
 _OPERATORS.define("product(Tensor x, Tensor? values, int number, int n_rows, bool transposed) -> Tensor")
 _OPERATORS.define("sampled(Tensor left, Tensor right, int number, int n_entries) -> Tensor")
@@ -209,6 +235,8 @@ for _kind in ("CPU", "CUDA"):
 
 @torch.library.register_fake("cvrarray::product", lib=_OPERATORS)  # type: ignore[untyped-decorator]
 def _shape_of_product(x: Any, values: Any, number: int, n_rows: int, transposed: bool) -> Any:
+    A = _array(number)
+    _check(A.T if transposed else A, x, values)  # compiled code is checked here, while it is made
     return x.new_empty((n_rows, *x.shape[1:]))
 
 
@@ -221,6 +249,7 @@ def _keep_product(ctx: Any, inputs: Any, output: Any) -> None:
     x, values, ctx.number, ctx.n_rows, ctx.transposed = inputs
     ctx.save_for_backward(x, values)
     ctx.array = LIVING.get(abs(ctx.number))  # alive until the gradients are computed
+    ctx.version = _version(ctx.array)
 
 
 def _back_product(ctx: Any, gradient: Any) -> Any:
@@ -229,6 +258,7 @@ def _back_product(ctx: Any, gradient: Any) -> Any:
     product, number, transposed = torch.ops.cvrarray.product, ctx.number, ctx.transposed
     to_x = to_values = None
     if ctx.needs_input_grad[0]:
+        _check_version(ctx, values)
         to_x = product(gradient.conj(), values, number, x.shape[0], not transposed).conj()
     if values is not None and ctx.needs_input_grad[1]:
         to_values = _to_values(x, gradient, values, number, transposed)
@@ -253,6 +283,7 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         x, values, ctx.array, ctx.transposed = inputs
         ctx.save_for_backward(x, values)
+        ctx.version = _version(ctx.array)
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
@@ -260,6 +291,7 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
         A, transposed = ctx.array, ctx.transposed
         to_x = to_values = None
         if ctx.needs_input_grad[0]:
+            _check_version(ctx, values)
             to_x = _applied(A, gradient.conj(), values, not transposed).conj()
         if values is not None and ctx.needs_input_grad[1]:
             to_values = _to_values(x, gradient, values, _number(A), transposed)
@@ -324,9 +356,9 @@ def _check(A: Any, x: Any, values: Any) -> None:
             raise TypeError(f"{name} must be a torch.Tensor; got {type(tensor).__name__}. Use torch.as_tensor, or A @ {name}")
         if not _is_at_home(A._target, tensor.device):
             raise TypeError(f"{name} must be on the array's device, {A.device}; got {tensor.device}. Use A.to_device, or .to()")
-    shape = x.shape
-    if not 1 <= len(shape) <= 2 or shape[0] != A.shape[1]:
-        raise ValueError(f"x must have shape ({A.shape[1]},) or ({A.shape[1]}, k) for shape {A.shape}; got {tuple(shape)}")
+    shape, n = x.shape, A.shape[1]
+    if not shape or shape[-2:][0] != n:
+        raise ValueError(f"x must have shape ({n},), ({n}, k) or (..., {n}, k) for shape {A.shape}; got {tuple(shape)}")
     dtype = _TORCHS.get(A.dtype) if values is None else values.dtype
     if (dtype != x.dtype and (dtype is None or torch.promote_types(dtype, x.dtype) != x.dtype)) or x.dtype not in _NUMPYS:
         raise TypeError(f"x must have a dtype that holds the product of {dtype} with it; got {x.dtype}. Use x.to(dtype)")

@@ -488,3 +488,31 @@ def test_names_are_the_same_for_the_same_matrix():
     one, two = (cvrarray.to_dask(matrix(), chunks=64, device="cpu") for _ in range(2))
     assert one.name == two.name
     assert one.name != cvrarray.to_dask(matrix(1), chunks=64, device="cpu").name
+
+
+@pytest.mark.parametrize("multiply", [lambda a, b: a @ b, np.matmul, cvrarray.dask.matmul], ids=["@", "np.matmul", "ours"])
+def test_operands_that_dask_would_index_by_a_third_dimension(multiply):
+    csr = random_array((12, 9), density=0.4, rng=np.random.default_rng(0), format="csr")
+    D = cvrarray.to_dask(csr, chunks=5, device="cpu")
+    for other in (csr.T.tocsr(), csr.T.tocoo()):
+        with pytest.raises(TypeError, match=r"such arrays or dense.*cvrarray\.to_dask"):
+            multiply(D, other)
+    for left, right in ((D, np.ones((2, 9, 3))), (D, da.ones((2, 9, 3))), (np.ones((2, 3, 12)), D)):
+        with pytest.raises(TypeError, match=r"1 or 2 dimensions; got 3.*dask\.array.stack"):
+            multiply(left, right)
+    np.testing.assert_allclose(multiply(D, cvrarray.to_dask(csr.T, device="cpu")).compute().todense(), (csr @ csr.T).toarray())
+    np.testing.assert_allclose(multiply(np.ones((2, 12)), D).compute(), np.ones((2, 12)) @ csr)
+
+
+def test_arrays_that_from_array_makes_name_to_dask():
+    A = cvrarray.CVRArray(np.diag([1.0, 2, 4]))
+    D = da.from_array(A, asarray=False, chunks=2)
+    for call in (lambda: (D @ D.T).compute(), lambda: D.std().compute(), lambda: D.var(axis=0).compute()):
+        with pytest.raises((IndexError, TypeError), match=r"cvrarray\.to_dask"):
+            call()
+    P = cvrarray.to_dask(A, chunks=2, device="cpu")
+    np.testing.assert_allclose((P @ P.T).compute().todense(), np.diag([1.0, 4, 16]))
+    for name in ("std", "var"):
+        for axis in (None, 0, 1):
+            expected = getattr(A.todense(), name)(axis=axis, ddof=1)
+            np.testing.assert_allclose(getattr(P, name)(axis=axis, ddof=1).compute(), expected)

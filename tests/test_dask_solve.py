@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import queue
+import re
+import signal
 import threading
 import time
 from collections import defaultdict
@@ -454,9 +456,10 @@ def test_what_nccl_is_told(monkeypatch):
 # ------------------------------------------------------------------------------------------------ what goes wrong
 
 
-def endless(client, **options):
+def endless(client, meanwhile=lambda: None, **options):
     """A solve in a thread that does not end by itself, and what it raises."""
     A = spread(client, grid(), [GRID**3 // 2] * 2, (0, 1))
+    meanwhile()
     raised = []
 
     def solve_it():
@@ -517,6 +520,31 @@ def test_a_worker_killed_in_mid_solve(client):
     assert f"worker {killed} was lost while it held panels of A. Persist A again" in str(raised[0])
     client.wait_for_workers(2, timeout=60)
     until(lambda: not any(client.run(_working).values()))
+
+
+@pytest.mark.parametrize("at", ["start", "solve"])
+def test_a_worker_that_is_stopped(at, client, monkeypatch):
+    """As one that swaps: it closes no connection, so nothing but its silence tells."""
+    monkeypatch.setattr("cvrarray.dask.solve.LEAST_SILENCE", 1.0)
+    (stopped, pid), (other, _) = sorted(client.run(os.getpid).items())
+
+    def stop(when):
+        if when == at:
+            os.kill(pid, signal.SIGSTOP)
+
+    try:
+        thread, raised = endless(client, meanwhile=lambda: stop("start"), timeout=1)
+        until(lambda: at == "start" or sum(client.run(_working).values()) == 2)
+        stop("solve")
+        thread.join(timeout=20)
+        assert isinstance(raised[0], RuntimeError), raised
+        assert re.search(f"{stopped} (does not answer|sent nothing)", str(raised[0])), raised
+        assert client.submit(len, "abc", workers=[other], pure=False).result(timeout=10) == 3
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    until(lambda: not any(client.run(_working).values()))
+    A = spread(client, grid(), [GRID**3 // 2] * 2, (0, 1))
+    assert cvrarray.dask.cg(A, np.ones(GRID**3)).residual < 1e-8
 
 
 def _watching(token, rank, addresses, fails):

@@ -289,6 +289,70 @@ def test_what_does_not_fit_says_why(device):
             cvrarray.torch.matmul(*arguments)
 
 
+@BUILD
+@VIEW
+@pytest.mark.parametrize("with_values", [False, True], ids=["own", "values"])
+def test_stacks(build, view, with_values, device):
+    A, dense = made(build, device, view)
+    x, y = random(2, 4, 23, 3, like=dense).requires_grad_(), random(2, 5, 37, like=dense).requires_grad_()
+    found = cvrarray.torch.matmul(A, x, values_of(A)) if with_values else A @ x
+    torch.testing.assert_close(found, dense @ x)
+    torch.testing.assert_close(y @ A, y @ dense)
+    pairs = (found, dense @ x, x), (y @ A, y @ dense, y)
+    for ours, theirs, operand in pairs:
+        gradients = (torch.autograd.grad(product.square().sum(), operand)[0] for product in (ours, theirs))
+        torch.testing.assert_close(*gradients)
+    assert (A @ x[:0]).shape == (0, 4, 37, 3)
+    with pytest.raises(ValueError, match=r"\(\.\.\., 23, k\).*got \(2, 4, 22, 3\)"):
+        A @ x[..., 1:, :]
+
+
+class Tagged(torch.Tensor):
+    """A class of the user's own."""
+
+
+@BUILD
+def test_tensors_of_the_users_own_class(build, device):
+    A, dense = made(build, device)
+    x, X, y = (random(*shape, like=dense) for shape in ((23,), (2, 23, 3), (37,)))
+    for found, expected in ((A @ x.as_subclass(Tagged), dense @ x), (A @ X.as_subclass(Tagged), dense @ X)):
+        assert isinstance(found, torch.Tensor)
+        torch.testing.assert_close(found.as_subclass(torch.Tensor), expected)
+    torch.testing.assert_close((y.as_subclass(Tagged) @ A).as_subclass(torch.Tensor), y @ dense)
+    leaf = x.clone().as_subclass(Tagged).requires_grad_()
+    (A @ leaf).sum().backward()
+    torch.testing.assert_close(leaf.grad.as_subclass(torch.Tensor), dense.sum(0))
+
+
+@BUILD
+@VIEW
+@pytest.mark.parametrize("tensor", [torch.Tensor, Tagged], ids=["plain", "own class"])
+def test_values_replaced_between_forward_and_backward(build, view, tensor, device):
+    A, dense = made(build, device, view)
+    base = A.base if view else A
+    x, values = random(23, like=dense).as_subclass(tensor).requires_grad_(), values_of(A)
+    own, given = A @ x, cvrarray.torch.matmul(A, x, values)
+    base.with_values(base.data * 10, out=base)
+    with pytest.raises(RuntimeError, match="modified in place"):
+        own.sum().backward()
+    torch.testing.assert_close(torch.autograd.grad(given.sum(), x)[0].as_subclass(torch.Tensor), dense.sum(0))
+    (A @ x).sum().backward()
+    torch.testing.assert_close(x.grad.as_subclass(torch.Tensor), 10 * dense.sum(0))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
+def test_compiled_code_checks_dtypes(device):
+    A, dense = made(DEFAULTS[0], device)
+    torch._dynamo.reset()
+    compiled = torch.compile(cvrarray.torch.matmul, fullgraph=True, backend="aot_eager")
+    x = random(2, 23, 3, like=dense)
+    torch.testing.assert_close(compiled(A, x), dense @ x)
+    with pytest.raises(Exception, match=r"holds the product of torch\.float64.*float32.*x\.to"):
+        compiled(A, x.float())
+    with pytest.raises(TypeError, match="holds the product"):
+        torch.ops.cvrarray.product(x[0].float(), None, cvrarray.torch._number(A), 37, False)
+
+
 def test_an_array_must_outlive_its_operator(device):
     A, dense = made(DEFAULTS[0], device)
     cvrarray.torch.matmul(A, random(23, like=dense))  # registers the operators

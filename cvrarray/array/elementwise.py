@@ -237,7 +237,8 @@ def _with_dense(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dict
         if ufunc in (np.add, np.subtract):
             raise DenseResultError(
                 f"numpy.{ufunc.__name__} of a sparse and a dense array is dense. Call todense() on the sparse one first; "
-                f"where a function of SciPy's adds them, give it A.tocsc(), or A.aslinearoperator()"
+                f"where a function of SciPy's adds them, give it A.tocsc(), or A.aslinearoperator(); where Dask's var or std "
+                f"subtracts them, make the dask array by cvrarray.to_dask"
             )
         if not as_in_scipy:
             nothing = array._target.xp.zeros((), array.dtype)

@@ -92,7 +92,7 @@ def _pair(key: Any) -> tuple[Any, Any]:
     if any(k is None for k in keys):
         raise IndexError(
             "an array of ours has 2 dimensions, and np.newaxis would add one. Index todense() instead; for the product of two "
-            "dask arrays, in which Dask does so, use cvrarray.dask.matmul"
+            "dask arrays, in which Dask does so, make them by cvrarray.to_dask, or use cvrarray.dask.matmul"
         )
     ellipses = [place for place, k in enumerate(keys) if k is Ellipsis]
     if len(ellipses) > 1:

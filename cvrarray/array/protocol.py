@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+import sys
 from collections.abc import Callable
 from types import NoneType
 from typing import Any
@@ -462,7 +463,8 @@ def _is_known(value: Any) -> bool:
 
 
 def _is_tensor(value: Any) -> bool:
-    return type(value).__module__.startswith("torch")
+    torch = sys.modules.get("torch")  # a tensor's class may be the user's own
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def _theirs(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Dask's array with two things that its own lacks for our chunks: ``@`` of two of them, and stored bytes in its repr."""
+"""Dask's array with what its own lacks for our chunks: ``@`` of two of them, ``var``, ``std``, stored bytes in its repr."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import dask.array as da
+import numpy as np
 from dask.utils import format_bytes
 
 from ..array.base import SparseArray
@@ -44,10 +45,25 @@ class PanelArray(da.Array):  # type: ignore[misc]
         return self
 
     def __matmul__(self, other: Any) -> Any:
+        operations.check_operand(other)
         return _product(self, other) if _is_sparse(other) else super().__matmul__(other)
 
     def __rmatmul__(self, other: Any) -> Any:
+        operations.check_operand(other)
         return _product(other, self) if isinstance(other, (da.Array, SparseArray)) else super().__rmatmul__(other)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
+        if ufunc is np.matmul and method == "__call__" and not keywords:
+            return self @ inputs[1] if inputs[0] is self else self.__rmatmul__(inputs[0])
+        return super().__array_ufunc__(ufunc, method, *inputs, **keywords)
+
+    def var(self, axis: int | None = None, *, keepdims: bool = False, ddof: float = 0) -> da.Array:
+        """As :func:`cvrarray.dask.var`; Dask's own would make chunks dense."""
+        return operations.var(self, axis, ddof, keepdims)
+
+    def std(self, axis: int | None = None, *, keepdims: bool = False, ddof: float = 0) -> da.Array:
+        """As :func:`cvrarray.dask.std`."""
+        return operations.std(self, axis, ddof, keepdims)
 
     def transpose(self, *axes: Any) -> PanelArray:
         """As ``dask.array.transpose``."""

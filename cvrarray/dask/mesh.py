@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from typing import Any
 
 OPERATION = "cvrarray_meet"
+FAREWELL = 2.0  #: seconds that another rank has to read the last message, and a worker to confirm that a solve is over
 
 
 class RankLost(RuntimeError):
@@ -207,10 +208,13 @@ class Mesh:
         return RankLost(f"rank {peer} on {self.addresses[peer]} is gone: {error or type(error).__name__}")
 
     async def _close(self, failed: str | None) -> None:
-        for peer, comm in self.comms.items():
-            try:
+        await asyncio.gather(*(self._leave(peer, comm, failed) for peer, comm in self.comms.items()))
+
+    async def _leave(self, peer: int, comm: Any, failed: str | None) -> None:
+        try:
+            async with asyncio.timeout(self.timeout if failed is None else FAREWELL):  # one that is stopped reads nothing
                 if failed is not None:
                     await self._send(peer, {"failed": failed})
                 await comm.close()  # after pending messages are sent
-            except (OSError, RankLost):
-                comm.abort()
+        except (OSError, RankLost):  # TimeoutError is an OSError
+            comm.abort()

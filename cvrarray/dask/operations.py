@@ -10,6 +10,7 @@ import numpy as np
 
 from ..array import statistics
 from ..array.base import SparseArray
+from ..input import coercion
 from . import registry
 
 
@@ -35,6 +36,8 @@ def matmul(left: Any, right: Any) -> da.Array:
     ------
     ValueError
         The shapes do not fit.
+    TypeError
+        An operand is another package's sparse array, or a stack of matrices.
 
     Examples
     --------
@@ -46,6 +49,8 @@ def matmul(left: Any, right: Any) -> da.Array:
     array([ 1.,  4., 16.])
     """
     registry.register()
+    for operand in (left, right):
+        check_operand(operand)
     left, right = (da.from_array(m, m.shape, asarray=False) if isinstance(m, SparseArray) else m for m in (left, right))
     if not is_ours(right):
         return left @ right
@@ -56,6 +61,20 @@ def matmul(left: Any, right: Any) -> da.Array:
     return da.blockwise(
         _sum_of_products, "ij", left, "ik", right, "kj", dtype=np.result_type(left, right), meta=left._meta, concatenate=False
     )
+
+
+def check_operand(value: Any) -> None:
+    """TypeError for what Dask would index by a third dimension: another package's sparse array, and a stack of matrices."""
+    if coercion.package(value) in coercion.SPARSE_PACKAGES and not isinstance(value, SparseArray):
+        raise TypeError(
+            f"the operands of a product of dask arrays of ours must be such arrays or dense; got {type(value).__name__}. Use"
+            " cvrarray.to_dask on it"
+        )
+    if getattr(value, "ndim", 0) > 2:
+        raise TypeError(
+            f"the operands of a product of dask arrays of ours must have 1 or 2 dimensions; got {value.ndim}. Multiply by"
+            " each matrix of the stack, and use dask.array.stack"
+        )
 
 
 def is_ours(array: Any) -> bool:

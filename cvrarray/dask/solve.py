@@ -8,10 +8,12 @@ caller's side: where panels lie, the tasks, and what happens if one of them fail
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,6 +28,7 @@ from ..core.progress import shown
 from . import mesh, ranks, registry
 
 GRACE = 10.0  #: seconds that the other ranks have to end after the first has failed
+LEAST_SILENCE = 5.0  #: seconds; a task that holds the GIL for less is no reason to give a worker up
 
 
 class Solution(NamedTuple):
@@ -129,7 +132,8 @@ def cg(
         Iterations from one test of the residual to the next; between them no GPU waits for the host.
     timeout : float
         Seconds that workers may take to begin (each needs a free thread for the whole solve) and, with transport
-        ``"host"``, to send the messages of an iteration.
+        ``"host"``, to send the messages of an iteration. A worker that answers nothing at all for as long, and for at
+        least 5 s, is given up.
     transport : {"auto", "nccl", "host"}
         How vectors move. ``"nccl"``: from GPU to GPU, for workers with one GPU each. ``"host"``: over the workers'
         connections, through host memory. ``"auto"``: NCCL if it can be used.
@@ -147,7 +151,8 @@ def cg(
     TypeError
         Chunks are not our arrays, or b or x0 is masked.
     RuntimeError
-        A worker was lost, or did not take part within `timeout`. No task is left behind.
+        A worker was lost, is stopped, or did not take part within `timeout`: the message names it. No task is left
+        behind, except on a stopped worker, where it ends when the worker goes on.
 
     Examples
     --------
@@ -300,20 +305,17 @@ def _on_workers(
     client: Any, method: str, job: ranks.Job, A: da.Array, known: dict[str, da.Array], options: tuple[Any, ...]
 ) -> tuple[list[Any], ranks.Answer]:
     """A rank on each worker that holds panels; `job` is that of a single rank."""
-    from distributed import wait
-
     A, *vectors = client.persist([A, *known.values()])
     panels, *vectors = (_futures(array) for array in (A, *vectors))
     everything = [future for futures in (panels, *vectors) for future in futures]
-    wait(everything)
-    for future in everything:
-        if future.status != "finished":
-            future.result()  # raises the task's error
+    _finish(client, everything, job.timeout)
     (rows,) = job.rows
     held = _placed(client.who_has(panels), panels, rows)
     job = job._replace(addresses=tuple(held), rows=tuple(tuple(rows[k] for k in numbers) for numbers in held.values()))
-    client.run(mesh.prepare, job.token, workers=list(held))
     try:
+        silent = _tell(client, mesh.prepare, job.token, held, max(job.timeout, LEAST_SILENCE))
+        if silent:
+            raise _unanswered(silent) from next(iter(silent.values()))
         tasks = []
         for rank, (address, numbers) in enumerate(held.items()):
             mine = [panels[k] for k in numbers]
@@ -325,11 +327,70 @@ def _on_workers(
         for task, (address, numbers) in zip(tasks, held.items(), strict=True):
             for position, k in enumerate(numbers):
                 parts[k] = client.submit(_part, task, position, key=(job.token, k), **_only(address))
-        wait(parts)
-        answer = client.submit(_without_parts, tasks[0], key=f"{job.token}-answer", **_only(job.addresses[0])).result()
+        answer = client.submit(_without_parts, tasks[0], key=f"{job.token}-answer", **_only(job.addresses[0]))
+        _finish(client, [*parts, answer], job.timeout)
+        return parts, answer.result()
     finally:
-        client.run(mesh.forget, job.token, workers=_alive(client, job.addresses), on_error="ignore")
-    return parts, answer
+        _tell(client, mesh.forget, job.token, _alive(client, job.addresses), mesh.FAREWELL)
+
+
+def _finish(client: Any, futures: list[Any], timeout: float) -> None:
+    """Wait for tasks; raise a task's error, or :class:`RuntimeError` if a worker does not answer."""
+    from distributed import TimeoutError, wait
+
+    pulse = _Pulse(client, timeout)
+    while pending := [future for future in futures if future.status == "pending"]:
+        try:
+            wait(pending, timeout=0.5)
+        except TimeoutError:
+            if silent := pulse.silent(client.nthreads()):
+                raise _unanswered(silent) from None
+    for future in futures:
+        if future.status != "finished":
+            future.result()  # raises the task's error
+
+
+def _call(client: Any, function: Any, *args: Any, address: str) -> concurrent.futures.Future[Any]:
+    """Begin a call on a worker's event loop. ``client.run`` would wait as long as a worker is stopped."""
+    call = client.run(function, *args, workers=[address], asynchronous=True)
+    return asyncio.run_coroutine_threadsafe(call, client.loop.asyncio_loop)
+
+
+def _tell(client: Any, function: Any, token: str, addresses: Iterable[str], seconds: float) -> dict[str, BaseException | None]:
+    """Call a function of :mod:`~cvrarray.dask.mesh` on workers: those that failed, or did not answer in so many seconds."""
+    calls = {address: _call(client, function, token, address=address) for address in addresses}
+    concurrent.futures.wait(calls.values(), timeout=seconds)
+    causes = {address: call.exception() if call.done() else None for address, call in calls.items()}
+    return {address: cause for address, cause in causes.items() if cause or not calls[address].done()}
+
+
+class _Pulse:
+    """Asks workers' event loops for a sign of life again and again, and never waits for it."""
+
+    def __init__(self, client: Any, timeout: float) -> None:
+        self.client, self.limit = client, max(timeout, LEAST_SILENCE)
+        self.asked: dict[str, tuple[concurrent.futures.Future[Any], float]] = {}
+
+    def silent(self, addresses: Iterable[str]) -> set[str]:
+        """Those of these workers that have not answered for too long."""
+        now = time.monotonic()
+        for address in addresses:
+            call, since = self.asked.get(address, (None, now))
+            if call is None or call.done():
+                since = now if call is None or not call.exception() else since
+                self.asked[address] = _call(self.client, _nothing, address=address), since
+        return {address for address in addresses if now - self.asked[address][1] > self.limit}
+
+
+def _nothing() -> None:
+    """What a worker that runs can do at once."""
+
+
+def _unanswered(addresses: Iterable[str]) -> RuntimeError:
+    return RuntimeError(
+        f"worker {', '.join(sorted(addresses))} does not answer: is its process stopped, or out of memory, or does a task"
+        " hold Python's GIL? Let it go on, or end it and persist A again; or pass a larger timeout"
+    )
 
 
 def _only(address: str) -> dict[str, Any]:
@@ -379,18 +440,22 @@ def _wait(client: Any, tasks: list[Any], job: ranks.Job) -> None:
     """Wait until all ranks are done. If one fails or its worker is lost, end the others and raise the first cause."""
     from distributed import TimeoutError, wait
 
-    deadline = None
+    deadline, pulse = None, _Pulse(client, job.timeout)
     lost: set[str] = set()
+    silent: set[str] = set()
     while pending := [task for task in tasks if task.status == "pending"]:
         try:
             wait(pending, timeout=0.5, return_when="FIRST_COMPLETED")
         except TimeoutError:
             pass
-        lost |= set(job.addresses) - set(_alive(client, job.addresses))
-        if deadline is None and (lost or any(task.status not in ("pending", "finished") for task in tasks)):
+        alive = _alive(client, job.addresses)
+        lost |= set(job.addresses) - set(alive)
+        silent = pulse.silent(alive)
+        if deadline is None and (lost or silent or any(task.status not in ("pending", "finished") for task in tasks)):
             deadline = time.monotonic() + GRACE
-            client.run(mesh.forget, job.token, workers=_alive(client, job.addresses), on_error="ignore")
-        going = [t for t, address in zip(tasks, job.addresses, strict=True) if t.status == "pending" and address not in lost]
+            _tell(client, mesh.forget, job.token, alive, mesh.FAREWELL)
+        places = zip(tasks, job.addresses, strict=True)
+        going = [task for task, address in places if task.status == "pending" and address not in lost | silent]
         if deadline is not None and (not going or time.monotonic() > deadline):
             break
     lost |= set(job.addresses) - set(_alive(client, job.addresses))
@@ -404,4 +469,6 @@ def _wait(client: Any, tasks: list[Any], job: ranks.Job) -> None:
             f"worker {', '.join(sorted(lost))} was lost while it held panels of A. Persist A again, which makes them on the"
             " workers that are left, and repeat the call"
         ) from first
+    if silent and (first is None or isinstance(first, mesh.RankLost)):
+        raise _unanswered(silent) from first
     raise first or RuntimeError("the solve was cancelled")
