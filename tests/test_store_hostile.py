@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checks import assert_same_csr, put
+from scipy.sparse.linalg import svds
 from test_store import matrix, pieces_of, whole
 
 import cvrarray
@@ -279,7 +280,7 @@ def test_files_of_others_beside_a_store_stay(write, name, path):
     file.parent.mkdir(exist_ok=True)
     file.write_text("ten years")
     if "/" in name and write is write_pieces:
-        with pytest.raises(FileExistsError, match="something else. Move it away"):
+        with pytest.raises(FileExistsError, match=r"something else\. Move it away"):
             write(path)
     else:
         write(path)
@@ -303,7 +304,7 @@ def test_a_folder_of_others_that_links_lead_to_stays(path, tmp_path):
 def test_what_has_the_name_of_a_lock_stays(make, path):
     file = Path(beside(path, "lock"))
     make(file)
-    with pytest.raises(FileExistsError, match="must be the lock of a store.*something else. Move it away"):
+    with pytest.raises(FileExistsError, match=r"must be the lock of a store.*something else\. Move it away"):
         write_matrix(path)
     assert file.is_dir() or file.read_text() == "# my dependencies"
 
@@ -330,3 +331,17 @@ def test_files_of_others_in_a_store_stay(path):
     assert_same_csr(whole(Stored(path, device="cpu")), matrix())
     layout.remove(path)
     assert layout.remains(path) and (Path(path) / "notes" / "thesis.txt").read_text() == "ten years"
+
+
+# ------------------------------------------------------------------------------------------------ linear operators
+
+
+def test_columns_are_vectors(path):
+    write_matrix(path)
+    with Stored(path, device="cpu") as stored:
+        for product, n in ((stored.matvec, 300), (stored.rmatvec, 1000)):
+            x = np.arange(n) % 7 - 3.0
+            np.testing.assert_array_equal(product(x[:, None]), product(x))
+            with pytest.raises(ValueError, match="must be a vector of length"):
+                product(np.ones((n, 2)))
+        assert svds(stored, k=1, v0=np.ones(300))[1] > 0

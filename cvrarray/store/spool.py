@@ -115,7 +115,7 @@ class Spool:
         if os.path.lexists(self.folder):
             raise FileExistsError(
                 errno.EEXIST,
-                "must be a folder where to_store sets entries aside; it is something else. Move it away",
+                "must be a folder of entries set aside; it is something else. Move it away",
                 self.folder,
             )
         try:
@@ -268,7 +268,7 @@ def is_ours(folder: str) -> bool:
         return False
     with os.scandir(folder) as found:
         names = [file.name if file.is_file(follow_symlinks=False) else "" for file in found]
-    return not names or MARK in names and all(map(_NAMES.fullmatch, names))
+    return not names or (MARK in names and all(map(_NAMES.fullmatch, names)))
 
 
 def remove(folder: str) -> None:
