@@ -165,3 +165,26 @@ def test_residual_of_lsmr_is_that_which_ended_it(run, tmp_path, has_solution):
     report = json.loads(run(tmp_path / "S.mtx", "--rhs", b, "--device", "cpu", "--json").out)
     assert len(report["results"]) == 2
     assert all(found["converged"] and found["residual"] <= 2e-8 for found in report["results"])
+
+
+@pytest.mark.parametrize("method", ["auto", "cg", "minres"])
+@pytest.mark.parametrize("precond", solve.PRECONDITIONERS)
+@pytest.mark.parametrize("diagonal", [-2.5, 0.0])
+def test_remedies_are_the_commands_own(run, tmp_path, method, precond, diagonal):
+    """Neither a function's arguments nor another package's words alone."""
+    if precond == "multigrid":
+        pytest.importorskip("pyamg")
+    matrix = scipy.sparse.diags_array([np.ones(8), np.full(9, diagonal), np.ones(8)], offsets=[-1, 0, 1], format="coo")
+    scipy.io.mmwrite(tmp_path / "a.mtx", matrix)
+    found = run(tmp_path / "a.mtx", "--method", method, "--precond", precond, "--device", "cpu")
+    if found.code:
+        assert "Try another --precond, such as none" in found.err and found.err.count("\n") == 1
+        assert not any(word in found.err for word in (" M ", "x0", "Leave", "bug"))
+
+
+@pytest.mark.parametrize(("diagonal", "said"), [(-2.5, "indefinite"), (0.0, "A[0, 0] is 0.0. Try")])
+def test_jacobi_of_no_positive_diagonal(run, tmp_path, diagonal, said):
+    matrix = scipy.sparse.diags_array([np.ones(8), np.full(9, diagonal), np.ones(8)], offsets=[-1, 0, 1], format="coo")
+    scipy.io.mmwrite(tmp_path / "a.mtx", matrix)
+    found = run(tmp_path / "a.mtx", "--device", "cpu")
+    assert found.code == 2 and said in found.err and "--precond, such as none" in found.err

@@ -27,6 +27,7 @@ import cvrarray
 from cvrarray import Stored, to_store
 from cvrarray.input import partition
 from cvrarray.store import layout, sources, spool
+from cvrarray.store.lock import beside
 from cvrarray.store.writer import Writer
 
 FORMATS = [{"format": "cvr"}, {"format": "bbcsr", "block_size": 3}, {}]
@@ -140,7 +141,7 @@ def test_pieces_in_any_order(keywords, buffer, path, monkeypatch):
     stored = Stored(path, device="cpu")
     assert stored.n_panels > 7
     assert_same_csr(whole(stored), csr)
-    assert not os.path.exists(f"{path}.spool")
+    assert not os.path.exists(beside(path, "spool"))
 
 
 def test_duplicates_are_summed_in_the_order_in_which_they_come(path):
@@ -675,8 +676,9 @@ def test_a_store_that_is_overwritten_while_it_is_open(path):
 def test_entries_set_aside_by_another_program_are_not_taken(path):
     """What lists them fits its checksum, but is not of this shape: they are set aside anew."""
     for listed in ({}, {"files": 3}, {"files": {"a": 1}}, {"files": {}}):
-        folder = Path(f"{path}.spool")
+        folder = Path(beside(path, "spool"))
         folder.mkdir()
+        (folder / spool.MARK).touch()
         (folder / "spool.json").write_text(json.dumps(layout.sealed(listed)))
         to_store(pieces_of(matrix(), 3), path, shape=(1000, 300), device="cpu", name="m", resume=True)
         assert_same_csr(whole(Stored(path, device="cpu")), matrix())

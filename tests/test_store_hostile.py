@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checks import put
+from checks import assert_same_csr, put
+from scipy.sparse.linalg import svds
 from test_store import matrix, pieces_of, whole
 
 import cvrarray
 from cvrarray import Stored, to_store
 from cvrarray.store import layout, spool, stream
+from cvrarray.store.lock import MARK, beside
 from cvrarray.store.writer import Writer
 
 TABLES = {"cvr": "step_ptr", "bbcsr": "bin_rowptr"}
@@ -220,7 +222,7 @@ def test_writers_do_not_follow_links_out_of_a_store(path, tmp_path):
 
 
 def filled(path, name="entries"):
-    entries = spool.Spool(f"{path}.spool", (1000, 300))
+    entries = spool.Spool(beside(path, "spool"), (1000, 300))
     entries.fill(pieces_of(matrix(), 5), name)
     return entries
 
@@ -228,9 +230,9 @@ def filled(path, name="entries"):
 def test_entries_that_were_set_aside_are_not_read_again(path):
     """Nor are they without a name, which could be any matrix's, nor where a file of theirs was cut."""
     filled(path)
-    again = spool.Spool(f"{path}.spool", (1000, 300))
+    again = spool.Spool(beside(path, "spool"), (1000, 300))
     assert again.is_filled("entries")
-    assert not again.is_filled("others") and not spool.Spool(f"{path}.spool", (1000, 301)).is_filled("entries")
+    assert not again.is_filled("others") and not spool.Spool(beside(path, "spool"), (1000, 301)).is_filled("entries")
 
     def no_pieces():
         raise AssertionError("the pieces are asked for")
@@ -241,7 +243,7 @@ def test_entries_that_were_set_aside_are_not_read_again(path):
     filled(path, name=None)
     assert not again.is_filled(None)
     filled(path)
-    bucket = next(Path(f"{path}.spool").glob("bucket-*"))
+    bucket = next(Path(beside(path, "spool")).glob("bucket-*"))
     bucket.write_bytes(bucket.read_bytes()[:-8])
     assert not again.is_filled("entries")
 
@@ -249,11 +251,97 @@ def test_entries_that_were_set_aside_are_not_read_again(path):
 @pytest.mark.parametrize("which", ["bucket-*", "counts"])
 def test_changed_entries_are_refused(which, path):
     filled(path)
-    file = next(Path(f"{path}.spool").glob(which))
+    file = next(Path(beside(path, "spool")).glob(which))
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 16
     file.write_bytes(content)
     with pytest.raises(ValueError, match="does not match its checksum"):
         to_store([], path, shape=(1000, 300), name="entries", device="cpu", resume=True)
-    (Path(f"{path}.spool") / "spool.json").write_text('{"shape": [1000, 300]}')
-    assert not spool.Spool(f"{path}.spool", (1000, 300)).is_filled("entries")
+    (Path(beside(path, "spool")) / "spool.json").write_text('{"shape": [1000, 300]}')
+    assert not spool.Spool(beside(path, "spool"), (1000, 300)).is_filled("entries")
+
+
+# ------------------------------------------------------------------------------------------------ what is not ours
+
+
+def write_pieces(path, **how):
+    to_store(pieces_of(matrix(), 2), path, shape=(1000, 300), device="cpu", **how)
+
+
+def write_matrix(path, **how):
+    to_store(matrix(), path, device="cpu", **how)
+
+
+@pytest.mark.parametrize("name", ["{}.spool", "{}.lock", ".{}.cvrarray-spool/thesis.txt", ".{}.cvrarray-spool/bucket-1"])
+@pytest.mark.parametrize("write", [write_matrix, write_pieces])
+def test_files_of_others_beside_a_store_stay(write, name, path):
+    file = Path(path).parent / name.format("matrix.zarr")
+    path = str(file.parent if file.parent.name[0] != "." else file.parent.parent) + "/matrix.zarr"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("ten years")
+    if "/" in name and write is write_pieces:
+        with pytest.raises(FileExistsError, match=r"something else\. Move it away"):
+            write(path)
+    else:
+        write(path)
+        write(path, overwrite=True)
+        assert_same_csr(whole(Stored(path, device="cpu")), matrix())
+    assert file.read_text() == "ten years"
+
+
+def test_a_folder_of_others_that_links_lead_to_stays(path, tmp_path):
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / spool.MARK).touch()
+    (there / "counts").write_text("ten years")
+    os.symlink(there, beside(path, "spool"))
+    with pytest.raises(FileExistsError, match="something else"):
+        write_pieces(path)
+    assert (there / "counts").read_text() == "ten years"
+
+
+@pytest.mark.parametrize("make", [lambda file: file.write_text("# my dependencies"), Path.mkdir], ids=["file", "folder"])
+def test_what_has_the_name_of_a_lock_stays(make, path):
+    file = Path(beside(path, "lock"))
+    make(file)
+    with pytest.raises(FileExistsError, match=r"must be the lock of a store.*something else\. Move it away"):
+        write_matrix(path)
+    assert file.is_dir() or file.read_text() == "# my dependencies"
+
+
+@pytest.mark.parametrize("content", [b"", MARK[:3], MARK + b'"process": 1}'])
+def test_a_lock_that_a_killed_writer_left_is_taken_over(content, path):
+    Path(beside(path, "lock")).write_bytes(content)
+    write_matrix(path)
+    assert not os.path.exists(beside(path, "lock"))
+
+
+@pytest.mark.parametrize("write", [write_matrix, write_pieces])
+def test_an_empty_folder_is_overwritten(write, path):
+    os.mkdir(path)
+    write(path, overwrite=True)
+    assert_same_csr(whole(Stored(path, device="cpu")), matrix())
+
+
+def test_files_of_others_in_a_store_stay(path):
+    write_matrix(path)
+    (Path(path) / "notes").mkdir()
+    (Path(path) / "notes" / "thesis.txt").write_text("ten years")
+    write_pieces(path, overwrite=True)
+    assert_same_csr(whole(Stored(path, device="cpu")), matrix())
+    layout.remove(path)
+    assert layout.remains(path) and (Path(path) / "notes" / "thesis.txt").read_text() == "ten years"
+
+
+# ------------------------------------------------------------------------------------------------ linear operators
+
+
+def test_columns_are_vectors(path):
+    write_matrix(path)
+    with Stored(path, device="cpu") as stored:
+        for product, n in ((stored.matvec, 300), (stored.rmatvec, 1000)):
+            x = np.arange(n) % 7 - 3.0
+            np.testing.assert_array_equal(product(x[:, None]), product(x))
+            with pytest.raises(ValueError, match="must be a vector of length"):
+                product(np.ones((n, 2)))
+        assert svds(stored, k=1, v0=np.ones(300))[1] > 0

@@ -16,7 +16,7 @@ from forked import Child, needs_fork
 from test_store import dask_source, matrix, pieces_of, whole
 
 from cvrarray import Stored, to_store
-from cvrarray.store.lock import WriterLock
+from cvrarray.store.lock import WriterLock, beside
 from cvrarray.store.writer import Writer
 
 ROUNDS = 100 if os.environ.get("CVRARRAY_KILL_POINTS") == "all" else 5
@@ -121,7 +121,7 @@ def test_a_second_writer_is_refused_until_the_first_is_done(path):
         with pytest.raises(BlockingIOError, match=message):
             write()
     first.close()
-    assert not os.path.exists(f"{path}.lock")
+    assert not os.path.exists(beside(path, "lock"))
     write_matrix(TWO, path, overwrite=True)
     assert_same_csr(whole(Stored(path, device="cpu")), TWO)
 
@@ -160,14 +160,14 @@ def test_a_dead_writers_lock_does_not_block(path):
         os._exit(0)
 
     Child(die).wait()
-    assert os.path.exists(f"{path}.lock")
+    assert os.path.exists(beside(path, "lock"))
     with WriterLock(path):
         status, text = Child(lambda: Writer(path, 40, device="cpu", resume=True)).wait()
         assert status == 1 and f"is being written by process {os.getpid()}. A store has one writer" in text
     with Writer(path, 40, device="cpu", resume=True) as writer:
         writer.append(ONE[32:])
     assert_same_csr(whole(Stored(path, device="cpu")), ONE)
-    assert not os.path.exists(f"{path}.lock")
+    assert not os.path.exists(beside(path, "lock"))
 
 
 def test_a_link_to_a_store_has_its_lock(path, tmp_path):

@@ -76,8 +76,9 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--precision mixed is for --method cg; got {args.method}")
     csr = sources.load(args.file, scale="small", seed=0, device=devices.CPU)
     problem = Problem(csr, args, device)
-    contenders = problem.contenders()
-    found = measure(problem, contenders, args.repeats)
+    with by_options(problem):
+        contenders = problem.contenders()
+        found = measure(problem, contenders, args.repeats)
     report = {"file": args.file, **problem.facts(), "results": found}
     print(json.dumps(report, indent=1) if args.json else text(report))
     if args.out is not None:
@@ -87,8 +88,27 @@ def run(args: argparse.Namespace) -> int:
         plot(curves, args.file, args.plot, "residual" if problem.method == "lsmr" else "|b - A x| / |b|")
     if found[0]["converged"]:
         return 0
-    print(f"cvrarray: error: {verdict(found, math.nan)}", file=sys.stderr)
+    print(f"cvrarray: error: {verdict(found, math.nan)} {remedy(problem)}", file=sys.stderr)
     return 1
+
+
+def remedy(problem: Problem) -> str:
+    """What else the command has for the same system."""
+    if problem.method == "lsmr":
+        return "Try a larger --maxiter or --rtol"
+    others = " or ".join(name for name in ("gmres", "lsmr") if name != problem.method)
+    return f"Try another --precond, such as none, another --method, such as {others}, or a larger --maxiter or --rtol"
+
+
+@contextmanager
+def by_options(problem: Problem) -> Iterator[None]:
+    """A ValueError of whoever solves, with a remedy of the command's in place of a function's, which names arguments."""
+    try:
+        yield
+    except ValueError as error:
+        what = str(error).partition(". ")[0].rstrip(".")
+        how = "" if problem.method == "lsmr" else f" with --precond {problem.args.precond}"
+        raise ValueError(f"--method {problem.method}{how}: {what}. {remedy(problem)}") from error
 
 
 class Problem:
@@ -381,7 +401,8 @@ def verdict(results: list[dict[str, Any]], best: float) -> str:
     """Who wins, in a sentence."""
     own = results[0]
     if not own["converged"]:
-        return f"{own['by']} did not meet the tolerance: {own['ends']}."
+        end = own["ends"].replace("M ", "the preconditioner is ", own["ends"].startswith("M "))
+        return f"{own['by']} did not meet the tolerance: {end}."
     if len(results) == 1:
         return f"{own['by']} met the tolerance; no other library here has this method."
     if math.isnan(best):

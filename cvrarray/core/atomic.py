@@ -30,7 +30,7 @@ _BUFFER = 1 << 20
 
 
 @contextmanager
-def replacing(path: str, open_new: Callable[[str], Any] | None = None) -> Iterator[BinaryIO]:
+def replacing(path: str, open_new: Callable[..., Any] | None = None) -> Iterator[BinaryIO]:
     """A new file, open for writing, that takes the place of `path` once all of it is on the disk, and is gone if not.
 
     It has the mode of the file that it replaces, from the start, so that nobody reads it who might not read that one.
@@ -40,7 +40,7 @@ def replacing(path: str, open_new: Callable[[str], Any] | None = None) -> Iterat
     path : str
         A regular file, or nothing yet, in a folder that exists.
     open_new : callable, optional
-        Makes the raw file of a name that is not taken. Default: ``io.FileIO``.
+        Makes the raw file of a name that is not taken, with the `opener` that it is given. Default: ``io.FileIO``.
 
     Raises
     ------
@@ -50,11 +50,15 @@ def replacing(path: str, open_new: Callable[[str], Any] | None = None) -> Iterat
     folder, name = os.path.split(path)
     start = os.path.join(folder, f".{zlib.crc32(os.fsencode(name)):08x}")
     _remove_left(start)
-    temporary, raw, lock = _begin(start, open_new or partial(io.FileIO, mode="x"))
+    mode = None
+    with suppress(FileNotFoundError):
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+    opener = None if mode is None else partial(os.open, mode=mode)  # whoever opens it before chmod could read all of it
+    temporary, raw, lock = _begin(start, partial(open_new or partial(io.FileIO, mode="x"), opener=opener))
     try:
         with io.BufferedWriter(raw, _BUFFER) as file:
-            with suppress(FileNotFoundError):
-                os.chmod(temporary, stat.S_IMODE(os.stat(path).st_mode))
+            if mode is not None:
+                os.chmod(temporary, mode)  # the umask took some of it
             yield file
             file.flush()
             os.fsync(file.fileno())

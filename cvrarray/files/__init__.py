@@ -25,6 +25,7 @@ import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, BinaryIO
 
 from ..array.base import SparseArray
@@ -315,8 +316,8 @@ def _open(path: str, progress: Callable[[int, int], object] | None = None) -> io
 class _MeteredOutput(io.FileIO):
     """A file that tells how much has been written to it."""
 
-    def __init__(self, path: str, mode: str, progress: Callable[[int], object]):
-        super().__init__(path, mode)
+    def __init__(self, path: str, progress: Callable[[int], object], opener: Callable[[str, int], int] | None):
+        super().__init__(path, "x", opener=opener)
         self._progress, self._done = progress, 0
 
     def write(self, buffer: Any) -> int:
@@ -353,6 +354,6 @@ def replacing(path: str | os.PathLike[str], progress: Callable[[int], object] | 
     `progress` is called with the bytes written so far.
     """
     target = check_target(path)
-    metered = None if progress is None else lambda name: _MeteredOutput(name, "x", progress)
+    metered = None if progress is None else partial(_MeteredOutput, progress=progress)
     with atomic.replacing(target, metered) as file:
         yield file

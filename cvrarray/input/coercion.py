@@ -142,8 +142,18 @@ def _from_tuple(obj: tuple[Any, ...], shape: Any, dtype: Any, wants: Wants | Non
         return from_triplets(row, col, data, shape, wants)
     if len(obj) == 3 and not all(isinstance(part, tuple) for part in obj):
         data, indices, indptr = (_as_array(part, "data, indices and indptr") for part in obj)
+        indices, data = _without_room(indptr, indices, data)
         return from_parts(indptr, indices, data, (max(0, indptr.size - 1), _most(indices)) if shape is None else shape, wants)
     return None
+
+
+def _without_room(indptr: Any, indices: Any, data: Any) -> tuple[Any, Any]:
+    """`indices` and `data` of a CSR or CSC without what lies behind the last row, for which SciPy's have room."""
+    if indptr.size and indptr.dtype.kind in "iu" and indices.size == data.size:
+        n = int(indptr[-1])
+        if 0 <= n < data.size:
+            return indices[:n], data[:n]
+    return indices, data
 
 
 def _most(places: Any) -> int:
@@ -411,12 +421,12 @@ def _from_sparse(matrix: Any, convert: Callable[[Any], CSR]) -> CSR:
 
 def _from_scipy(matrix: Any) -> CSR:
     if matrix.format == "csr":
-        return from_parts(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
+        return from_parts(matrix.indptr, *_without_room(matrix.indptr, matrix.indices, matrix.data), matrix.shape)
     if matrix.format == "coo":  # not its own tocsr(), which sums duplicates in an order of its own
         row, col = _pair(matrix.coords)
         return from_triplets(row, col, matrix.data, matrix.shape)
     if matrix.format == "csc":
-        return from_csc(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
+        return from_csc(matrix.indptr, *_without_room(matrix.indptr, matrix.indices, matrix.data), matrix.shape)
     if matrix.format == "bsr":
         return from_bsr(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
     if matrix.format == "dia":

@@ -207,7 +207,8 @@ def remains(path: str) -> bool:
 
 
 def remove(path: str) -> None:
-    """Remove the store at `path`, or what is left of it, and nothing that is no store.
+    """Remove the store at `path`, or what is left of it, and nothing that is no store: other files in its folder stay,
+    beside what :func:`remains`.
 
     Stopped anywhere, it leaves :func:`remains`: the first change is the one file that makes the panels count no more.
 
@@ -222,8 +223,10 @@ def remove(path: str) -> None:
     if not os.path.lexists(path):
         return
     for name in os.listdir(path):
-        if name != "zarr.json":
+        if name == "panels" or atomic.TEMPORARY.fullmatch(name):
             remove_entry(os.path.join(path, name))
+    if set(os.listdir(path)) - {"zarr.json"}:
+        return
     with suppress(FileNotFoundError):
         os.unlink(os.path.join(path, "zarr.json"))
     with suppress(OSError):  # where a file system is mounted, say; an empty folder is as good as none

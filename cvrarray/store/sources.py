@@ -20,7 +20,7 @@ from ..files import matrix_market, read_csr
 from ..files.guards import BLOCK, MOST_INFLATION, naming
 from ..input import coercion, partition
 from . import layout, spool
-from .lock import WriterLock
+from .lock import WriterLock, beside
 from .writer import Writer
 
 #: Text of a Matrix Market file that is parsed at a time.
@@ -107,7 +107,7 @@ def to_store(
             _from_file(os.fsdecode(source), lock, bytes_of_panel, name, common)
         else:
             _from_matrix(source, lock, bytes_of_panel, name, common)
-        spool.remove(f"{path}.spool")  # that of a writer who was stopped, too
+        spool.remove(beside(path, "spool"))  # that of a writer who was stopped, too
 
 
 def _from_file(source: str, lock: WriterLock, bytes_of_panel: int, name: str | None, common: dict[str, Any]) -> None:
@@ -167,7 +167,7 @@ def _from_pieces(
     common: dict[str, Any],
 ) -> None:
     """Entries in any order: set aside by rows beside the store, then panel by panel."""
-    entries = spool.Spool(f"{lock.path}.spool", shape)
+    entries = spool.Spool(beside(lock.path, "spool"), shape)
     if common["overwrite"]:
         layout.remove(lock.path)
     elif not common["resume"]:

@@ -8,12 +8,17 @@ In memory are 8 bytes a row, a buffer of entries, and one panel's entries. On th
 column and its value until the store is complete.
 
 ``spool.json``, written last, lists the files with their lengths and checksums: what is read again was written here.
+
+The folder holds the file MARK, made first and removed last, and only files of the names that are given here. Another folder
+is not written to, and not removed.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -21,11 +26,13 @@ from typing import Any
 
 import numpy as np
 
+from ..core import atomic
 from ..core.tables import CSR
 from ..input import coercion, partition
 from . import layout
 
 MOST_BUCKETS = 2048
+MARK = ".cvrarray-spool"  #: the file that tells a spool's folder from another
 BUFFER = 512 << 20  #: bytes of entries that are collected before they are written
 
 
@@ -67,6 +74,8 @@ class Spool:
 
         Entries without a name could be of any matrix: they count as not filled.
         """
+        if not is_ours(self.folder):
+            return False
         try:
             with open(self._done_file) as file:
                 found = layout.unsealed(json.load(file))
@@ -97,10 +106,18 @@ class Spool:
         TypeError, ValueError
             A piece has the wrong kind of dtype, disagreeing lengths, or an index out of range; the message has its
             number.
+        FileExistsError
+            The folder is there, and is no spool's. It stays as it is.
         OSError
             The disk is full. Nothing is left then, or after any other error.
         """
         remove(self.folder)
+        if os.path.lexists(self.folder):
+            raise FileExistsError(
+                errno.EEXIST,
+                "must be a folder of entries set aside; it is something else. Move it away",
+                self.folder,
+            )
         try:
             self._fill(pieces, name)
         except BaseException:
@@ -108,7 +125,8 @@ class Spool:
             raise
 
     def _fill(self, pieces: Iterable[tuple[Any, Any, Any]], name: str | None) -> None:
-        os.makedirs(self.folder)
+        os.mkdir(self.folder)
+        open(os.path.join(self.folder, MARK), "x").close()
         self._files = {}
         counts = np.zeros(self.shape[0], np.int64)
         buffer, size, self._entry, self.checksum = [], 0, None, 0
@@ -241,7 +259,21 @@ class Spool:
         self._require(name, size, crc)
 
 
+_NAMES = re.compile(rf"{re.escape(MARK)}|spool\.json|counts|bucket-\d+|part-\d+-\d+|{atomic.TEMPORARY.pattern}")
+
+
+def is_ours(folder: str) -> bool:
+    """Whether `folder` is a spool's, or an empty one, as a writer leaves that was stopped before it made the mark."""
+    if os.path.islink(folder) or not os.path.isdir(folder):
+        return False
+    with os.scandir(folder) as found:
+        names = [file.name if file.is_file(follow_symlinks=False) else "" for file in found]
+    return not names or (MARK in names and all(map(_NAMES.fullmatch, names)))
+
+
 def remove(folder: str) -> None:
-    """Remove the files below a spool's `folder`, whoever has left them there."""
-    if os.path.lexists(folder):
-        layout.remove_entry(folder)
+    """Remove a spool's `folder`, whoever has left it there. What is none stays."""
+    if is_ours(folder):
+        for name in sorted(os.listdir(folder), key=MARK.__eq__):  # the mark last
+            os.unlink(os.path.join(folder, name))
+        os.rmdir(folder)

@@ -349,6 +349,7 @@ class Stored:
         Parameters
         ----------
         x : (n_cols,) array on the device
+            A column, (n_cols, 1), is taken too.
         out : (n_rows,) array, optional
         timeline : bool
             Whether to note what happens when in :attr:`timeline`; on a GPU that waits for the product's end.
@@ -373,7 +374,7 @@ class Stored:
         >>> cvrarray.Stored(path, device="cpu").matvec(np.ones(96))[:4]
         array([0., 1., 2., 3.])
         """
-        return self._product("matvec", x, 1, out, timeline)
+        return self._product("matvec", self._vector(x), 1, out, timeline)
 
     def matmat(self, x: Any, out: Any = None, *, timeline: bool = False) -> Any:
         """``A @ X`` for a dense X; as :meth:`matvec` otherwise.
@@ -411,6 +412,7 @@ class Stored:
         Parameters
         ----------
         x : (n_rows,) array on the device
+            A column, (n_rows, 1), is taken too.
 
         Returns
         -------
@@ -429,7 +431,7 @@ class Stored:
         >>> cvrarray.Stored(path, device="cpu").rmatvec(np.ones(96))[:4]
         array([0., 1., 2., 3.])
         """
-        x = self._on_device(x, "x")
+        x = self._vector(x)
         if x.shape != (self.shape[0],):
             raise ValueError(f"x must be a vector of length {self.shape[0]} for a store of shape {self.shape}; got {x.shape}")
         return self._adjoint(x)
@@ -497,6 +499,11 @@ class Stored:
         if other.ndim not in (1, 2) or other.shape[-1] != self.shape[0]:
             raise ValueError(f"x must be a vector of length {self.shape[0]} for x @ A; got shape {other.shape}")
         return self._transposed(other) if other.ndim == 1 else self._transposed(other.T).T
+
+    def _vector(self, x: Any) -> Any:
+        """`x` on the device, a column as a vector: linear operators take both."""
+        x = self._on_device(x, "x")
+        return x.reshape(-1) if x.ndim == 2 and x.shape[1] == 1 else x
 
     def _on_device(self, array: Any, name: str) -> Any:
         """`array` as a numeric array on the store's device, or a TypeError that names the remedy."""
