@@ -225,7 +225,7 @@ class CG:
     def _solve(self, b: Any, x0: Any, out: Any, callback: Callable[[Any], Any] | None) -> Solution:
         given = arguments.system(self._matrix, b, x0, self._M, out)
         limit = 10 * given.b.shape[0] if self._maxiter is None else self._maxiter
-        with given.device.use():
+        with np.errstate(all="ignore"), given.device.use():
             if self._iterations is not None:
                 return self._counted(given)
             if callback is None and not self._history and _is_thin(given):
