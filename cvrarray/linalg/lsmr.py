@@ -336,10 +336,11 @@ def lsmr(
     Returns
     -------
     Result
-        SciPy's eight values: x, istop, itn, normr, normar, norma, conda, normx. ``istop`` is 1 or 4 where ``A @ x = b``
-        is solved, 2 or 5 where the least-squares problem is, 3 or 6 at the limit of the condition number, 7 at
-        `maxiter`, where a number is nan or inf, or where x itself does not meet the test that estimates met, 0 where x0 was the solution. x is in double precision unless A and b
-        are in single; one that overflows ends as it began.
+        SciPy's eight values: x, istop, itn, normr, normar, norma, conda, normx. ``istop`` is 1 or 4 where ``A @ x =
+        b`` is solved, 2 or 5 where the least-squares problem is, 3 or 6 at the limit of the condition number, 7 at
+        `maxiter`, where a number is nan or inf, or where x itself does not meet the test that estimates met, 0 where
+        x0 was the solution. x is in double precision unless A and b are in single; one that overflows ends as it
+        began.
 
     Raises
     ------
@@ -390,7 +391,16 @@ def lsmr(
             found = _verified(loop, matrix, b, found, tests, norm_b)
             if (scale != 1).any():
                 x, stop, count, norm_r, norm_ar, norm_a, cond, norm_x = found
-                found = solving.times(x, 1 / scale, xp), stop, count, norm_r / scale, norm_ar / scale, norm_a, cond, norm_x / scale
+                found = (
+                    solving.times(x, 1 / scale, xp),
+                    stop,
+                    count,
+                    norm_r / scale,
+                    norm_ar / scale,
+                    norm_a,
+                    cond,
+                    norm_x / scale,
+                )
             lost = ~np.isfinite(arguments.norms(found[0], device))
             if lost.any():
                 xp.copyto(found[0], starts[0].reshape(x.shape) if starts else 0, where=xp.asarray(lost))
