@@ -879,11 +879,11 @@ def test_a_start_beside_which_b_is_tiny(method, size, device):
 @pytest.mark.parametrize("method", [*METHODS, "lsmr"])
 @pytest.mark.parametrize(("factor", "size"), [(1e-20, 1e30), (1e15, 1e-37)], ids=["too large", "too small"])
 def test_solutions_that_the_dtype_cannot_hold(method, factor, size, device):
-    """The scaled system is solved, but x is infinite, or 0; lsmr ends as it began."""
+    """The scaled system is solved, but x would be infinite, or is 0: it ends as it began."""
     A = cvrarray.CVRArray((factor * scipy.sparse.eye_array(5, format="csr")).astype("float32"), device=device)
     b = np.full(5, size, "float32")
     x, info = getattr(linalg, method)(A, put(b, device))[:2]
-    assert not np.isfinite(get(x)).any() if size > 1 and method != "lsmr" else not get(x).any()
+    assert not get(x).any()
     if method == "lsmr":
         assert info == 7 or size < 1
         return

@@ -11,6 +11,7 @@ import scipy.sparse.linalg
 from checks import DEFAULTS, get, put
 
 import cvrarray
+import cvrarray.linalg as solvers
 from cvrarray.core import devices
 
 BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
@@ -154,3 +155,80 @@ def test_linear_operator(build, dtype, device):
             np.testing.assert_array_equal(get(operator.H @ put(x, device)), dense.conj().T @ x)
     y = A.aslinearoperator() @ put(np.ones((9, 2), dtype), device)
     assert devices.of(y) == devices.parse(device)
+
+
+def random_system(seed):
+    """A symmetric system of any condition, b and a start of any size."""
+    g = np.random.default_rng(seed)
+    n, dtype = int(g.integers(1, 51)), np.dtype(g.choice(["float32", "float64"]))
+    Q = np.linalg.qr(g.standard_normal((n, n)))[0]
+    values = 10.0 ** -(g.uniform(0, g.uniform(0, 12), n))
+    kind = g.choice(["definite", "indefinite", "singular"])
+    if kind != "definite":
+        values *= g.choice([-1, 1], n)
+    if kind == "singular":
+        values[0] = 0
+    D = (Q * values) @ Q.T
+    ends = np.log10(float(np.finfo(dtype).smallest_subnormal)) + 2, np.log10(float(np.finfo(dtype).max)) - 2
+    b, x0 = ((g.uniform(-1, 1, n).astype("g") * np.longdouble(10) ** g.uniform(*ends)).astype(dtype) for _ in range(2))
+    return ((D + D.T) / 2).astype(dtype), b, x0 if g.random() < 0.6 else None
+
+
+def check_random_solves(seeds):
+    """Converged is true of the true residual, and no result is worse than its start, but for rounding."""
+    rtol = 1e-5
+    for seed in seeds:
+        D, b, x0 = random_system(seed)
+        A, exact, right = cvrarray.CVRArray(D, device="cpu"), D.astype("g"), b.astype("g")
+        start = np.zeros_like(right) if x0 is None else x0.astype("g")
+        first, size, norm_b = (np.linalg.norm(v) for v in (right - exact @ start, exact, right))
+        found = {name: getattr(solvers, name)(A, b, x0, rtol=rtol) for name in ("cg", "minres", "bicgstab", "gmres")}
+        for precision in (None, "mixed"):
+            solution = solvers.CG(A, rtol=rtol, precision=precision).solve(b, x0)
+            found[f"CG {precision}"] = solution.x, solution.info
+        least = solvers.lsmr(A, b, x0=x0, atol=rtol, btol=rtol)
+        found["lsmr"] = least.x, 0 if least.istop in (1, 4) else 1
+        for name, (x, info) in found.items():
+            residual, length = np.linalg.norm(right - exact @ x.astype("g")), np.linalg.norm(x.astype("g"))
+            tiny = np.finfo(b.dtype)
+            rounding = 10 * len(b) * (float(tiny.eps) * (size * length + norm_b) + np.longdouble(tiny.smallest_subnormal))
+            allowed = rtol * (norm_b + (size * length if name == "lsmr" else 0))
+            assert info or residual <= 1.5 * allowed + rounding, (seed, name, "says converged", residual / norm_b)
+            assert residual <= first + rounding or not info or name == "lsmr", (seed, name, info, residual, first)
+
+
+def test_random_solves():
+    check_random_solves(range(60))
+
+
+@pytest.mark.extended
+def test_many_random_solves():
+    check_random_solves(range(5000))
+
+
+@pytest.mark.parametrize("name", ["cg", "minres", "bicgstab", "gmres"])
+@pytest.mark.parametrize(("dtype", "size"), [("f4", 1e-39), ("c8", 1e-39), ("f8", 1e-309), ("c16", 1e-309)])
+def test_denormal_right_sides(name, dtype, size):
+    b = np.full(3, size).astype(dtype)
+    x, info = getattr(solvers, name)(cvrarray.CVRArray(np.eye(3, dtype=dtype), device="cpu"), b)
+    assert info == 0
+    assert (x == b).all()
+
+
+@pytest.mark.parametrize("name", ["cg", "minres", "bicgstab", "gmres"])
+def test_a_callback_gets_x_and_errors_are_not_raised(name):
+    D, seen = np.diag(np.arange(2.0, 12)), []
+    options = {"callback_type": "x"} if name == "gmres" else {}
+    with np.errstate(all="raise"):
+        x, info = getattr(solvers, name)(
+            cvrarray.CVRArray(D, device="cpu"), np.full(10, 1e200), callback=lambda v: seen.append(v.copy()), **options
+        )
+    assert info == 0
+    assert np.allclose(seen[-1] / 1e200, x / 1e200)
+
+
+def test_minres_makes_a_named_preconditioner_beside_a_shift():
+    D = np.diag(np.arange(3.0, 15))
+    x, info = solvers.minres(cvrarray.CVRArray(D, device="cpu"), np.ones(12), shift=0.5, M="jacobi")
+    assert info == 0
+    assert np.allclose(D @ x - 0.5 * x, 1, atol=1e-3)

@@ -155,9 +155,10 @@ def norms(vector: Any, device: devices.Device) -> np.ndarray:
         else:
             found = _norms(columns, xp)
         if not ((found > 1e-140) & (found < 1e140)).all():
-            largest = abs(columns).max(axis=0).astype(xp.float64)
-            scale = xp.where((largest > 0) & (largest < xp.inf), largest, 1.0)
-            parts = columns.astype(np.result_type(columns.dtype, np.float64)) / scale
+            largest = xp.maximum(abs(columns.real), abs(columns.imag)).max(axis=0).astype(xp.float64)
+            usual = (largest > 0) & (largest < xp.inf)
+            scale = xp.exp2(xp.clip(xp.floor(xp.log2(xp.where(usual, largest, 1.0))), -1000, 1000))  # its inverse is finite
+            parts = columns.astype(np.result_type(columns.dtype, np.float64)) * (1 / scale)
             found = devices.move(_norms(parts, xp) * scale, devices.CPU)
     norms: np.ndarray = found
     return norms

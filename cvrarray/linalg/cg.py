@@ -260,7 +260,7 @@ class CG:
         given = arguments.system(taken.matrix, b, x0, taken.M, out)
         wanted = taken, getattr(given.preconditioner, "version", None)
         limit = 10 * given.b.shape[0] if self._maxiter is None else self._maxiter
-        with given.device.use():
+        with np.errstate(all="ignore"), given.device.use():
             if self._iterations is not None:
                 return self._counted(given, wanted)
             if callback is None and not self._history and _is_thin(given):

@@ -336,10 +336,11 @@ def lsmr(
     Returns
     -------
     Result
-        SciPy's eight values: x, istop, itn, normr, normar, norma, conda, normx. ``istop`` is 1 or 4 where ``A @ x = b``
-        is solved, 2 or 5 where the least-squares problem is, 3 or 6 at the limit of the condition number, 7 at
-        `maxiter` or where a number is nan or inf, 0 where x0 was the solution. x is in double precision unless A and b
-        are in single; one that overflows ends as it began.
+        SciPy's eight values: x, istop, itn, normr, normar, norma, conda, normx. ``istop`` is 1 or 4 where ``A @ x =
+        b`` is solved, 2 or 5 where the least-squares problem is, 3 or 6 at the limit of the condition number, 7 at
+        `maxiter`, where a number is nan or inf, or where x itself does not meet the test that estimates met, 0 where
+        x0 was the solution. x is in double precision unless A and b are in single; one that overflows ends as it
+        began.
 
     Raises
     ------
@@ -374,10 +375,11 @@ def lsmr(
             for value, default, name in ((atol, 1e-6, "atol"), (btol, 1e-6, "btol"), (conlim, 1e8, "conlim"))
         ]
         norm_b = arguments.norms(b, device)
-        scale = solving.scale_of(norm_b, arguments.norms(x, device), dtype)  # squares of very small and large numbers vanish
-        if (scale != 1).any():
-            factor = xp.asarray(scale, b.real.dtype)
-            b, x, norm_b = b * factor, x * factor, norm_b * scale
+        with np.errstate(all="ignore"):  # squares of very small and large numbers vanish
+            scale, is_far = solving.scale_of(norm_b, arguments.norms(x, device), dtype)
+            x.reshape(len(x), -1)[:, np.flatnonzero(is_far & (damp == 0))] = 0
+            if (scale != 1).any():
+                b, x, norm_b = solving.times(b, scale, xp), solving.times(x, scale, xp), norm_b * scale
         tests = Tests(tolerances[0], tolerances[1], tolerances[2], limit)
         with np.errstate(all="ignore"), shown(f"least squares for {x.shape[0]:,} unknowns"):
             if solving.is_one_by_one(matrix, b, device) and b.shape[1]:
@@ -386,14 +388,38 @@ def lsmr(
             else:
                 loop = LSMR(matrix, device, b.shape, dtype, damp, limit)
                 found = loop.run(b, x, norm_b, tests, x0 is not None)
+            found = _verified(loop, matrix, b, found, tests, norm_b)
             if (scale != 1).any():
                 x, stop, count, norm_r, norm_ar, norm_a, cond, norm_x = found
-                found = x / factor, stop, count, norm_r / scale, norm_ar / scale, norm_a, cond, norm_x / scale
+                found = (
+                    solving.times(x, 1 / scale, xp),
+                    stop,
+                    count,
+                    norm_r / scale,
+                    norm_ar / scale,
+                    norm_a,
+                    cond,
+                    norm_x / scale,
+                )
             lost = ~np.isfinite(arguments.norms(found[0], device))
             if lost.any():
                 xp.copyto(found[0], starts[0].reshape(x.shape) if starts else 0, where=xp.asarray(lost))
                 found = found[0], np.where(lost, 7, found[1]), *found[2:]
     return _result(found, b, show)
+
+
+def _verified(loop: LSMR, matrix: Any, b: Any, found: tuple[Any, ...], tests: Tests, norm_b: np.ndarray) -> tuple[Any, ...]:
+    """With 7, and the true norms, where a solution was said to be found by estimates that x itself does not meet."""
+    x, stop, count, norm_r, norm_ar, norm_a, cond, norm_x = found
+    device, eps = loop.adjoint.device, 10 * float(np.finfo(b.dtype).eps)
+    r = b - operators.multiply(matrix, x, device.xp.empty_like(b))
+    size, rounding = arguments.norms(r, device), eps * (norm_a * norm_x + norm_b)
+    solved = size <= 1.01 * (tests.btol * norm_b + tests.atol * norm_a * norm_x) + rounding
+    back = arguments.norms(loop.adjoint(r, device.xp.empty_like(x)), device)
+    least = (loop.damp != 0) | (back <= 1.01 * tests.atol * norm_a * size + norm_a * rounding)
+    lied = np.isin(stop, (1, 4)) & ~solved | np.isin(stop, (2, 5)) & ~least
+    norm_r, norm_ar = np.where(lied, size, norm_r), np.where(lied & (loop.damp == 0), back, norm_ar)
+    return x, np.where(lied, 7, stop), count, norm_r, norm_ar, norm_a, cond, norm_x
 
 
 def _one_by_one(loop: LSMR, b: Any, x: Any, norm_b: np.ndarray, tests: Tests, has_start: bool) -> tuple[Any, ...]:

@@ -134,7 +134,8 @@ def minres(
     maxiter : int, optional
         The most iterations. Default: ``5 * n``.
     M : like A, or a preconditioner of this module, or ``"jacobi"`` or ``"block_jacobi"``, optional
-        An approximation of A's inverse, symmetric (Hermitian) and positive definite, also where A is not.
+        An approximation of A's inverse, symmetric (Hermitian) and positive definite, also where A is not. A name stands
+        for that of A without the shift.
     callback : function, optional
         Called as ``callback(x)`` after each iteration.
     show : bool
@@ -168,6 +169,9 @@ def minres(
         _check_symmetric(matrix, device, "A")
         if M is not None:
             _check_symmetric(arguments.as_preconditioner(M, A, matrix, device), device, "M")
+    if isinstance(M, str):  # made from A's entries, which a shifted operator does not show
+        with device.use():
+            M = arguments.as_preconditioner(M, A, matrix, device)
     given = _shifted(matrix, shift, device) if shift != 0 else matrix
     n = matrix.shape[0]
     limit = 5 * n if maxiter is None else maxiter

@@ -1,8 +1,8 @@
 """From arguments to a solution: what surrounds the loop of any method.
 
 Columns that cannot be solved at all (nan or inf in b or x0) are left out and keep their start. Columns of extreme size
-are scaled by a power of 2, so that their squares neither overflow nor vanish. A column that overflowed all the same, and
-of which the method has no better iterate, ends as it began.
+are scaled by a power of 2, so that their squares neither overflow nor vanish; a start beside which b would vanish is left
+out. A column that has not converged, and whose residual is larger than that of its start, ends as it began.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from .system import System
 #: Columns are faster side by side where a matrix has so many nonzeros a row, and so many times their number: fewer cost
 #: less than a pass over all vectors, or than the arithmetic of arrays of a number for each column.
 NONZEROS_A_ROW, NONZEROS = 24, 1 << 20
-#: Smaller numbers have squares that vanish.
-SQUARED = 1e-150
 
 
 def solved(
@@ -85,66 +83,90 @@ def run(
     b, x, device = given.b, given.x, given.device
     sizes = arguments.norms(b, device)
     starts = arguments.norms(x, device) if given.has_start else np.zeros(len(sizes))
-    bad = arguments.bad_start(sizes, starts)
     if not b.size:
         return answer(given, Outcome(np.zeros(len(sizes), int), sizes, [solution.CONVERGED] * len(sizes)), sizes)
-    tolerance = np.maximum(tolerances[0] * sizes, tolerances[1])
+    with np.errstate(all="ignore"):
+        return _scaled(engine, given, (sizes, starts), np.maximum(tolerances[0] * sizes, tolerances[1]), limit, callback)
+
+
+def _scaled(
+    engine: Callable[[], Any],
+    given: Arguments,
+    norms: tuple[np.ndarray, np.ndarray],
+    tolerance: np.ndarray,
+    limit: int,
+    callback: Callable[[Any], Any] | None,
+) -> Solution:
+    """:func:`run` for norms of b and of the start."""
+    b, x, xp, (sizes, starts) = given.b, given.x, given.device.xp, norms
+    bad = arguments.bad_start(sizes, starts)
     left_out = [j for j, reason in enumerate(bad) if reason]
-    kept = _columns(x)[:, left_out].copy() if left_out else None  # an index of no columns takes a GPU long
-    scale = scale_of(sizes, starts, b.dtype)
-    if left_out or (scale != 1).any():
-        b = b * device.xp.asarray(scale, b.real.dtype)
-        x *= device.xp.asarray(scale, b.real.dtype)
-        tolerance = tolerance * scale
-        if left_out:
-            for vector in (b, x):
-                _columns(vector)[:, left_out] = 0
-    for j in np.flatnonzero(sizes == 0):
-        _columns(x)[:, j] = 0
-    tolerance[left_out] = np.inf
     start = x.copy() if given.has_start else None
+    scale, is_far = scale_of(sizes, starts, b.dtype)
+    dropped = np.flatnonzero(is_far | (sizes == 0))
+    for j in [*left_out, *dropped]:
+        _columns(x)[:, j] = 0
+    if left_out or (scale != 1).any():
+        b, x[...], tolerance = times(b, scale, xp), times(x, scale, xp), tolerance * scale
+    for j in left_out:
+        _columns(b)[:, j] = 0
+    tolerance[left_out] = np.inf
+    is_scaled = bool((scale != 1).any())
+    if callback is not None and is_scaled:
+        given_callback = callback
+
+        def callback(value: Any) -> Any:  # GMRES may hand over relative norms instead of x
+            return given_callback(times(value, 1 / scale, xp) if np.shape(value) == x.shape else value)
+
     with shown(f"solving for {b.shape[0]:,} unknowns"):
         outcome = engine().run(b, x, tolerance, limit, *([callback] if callback is not None else []))
-    outcome = _finite(given, b, x, start, outcome)
-    is_tiny = bool(((sizes > 0) & (sizes * scale < SQUARED)).any())  # beside a start, by which it was not scaled
-    if left_out or is_tiny or (scale != 1).any():
-        with np.errstate(all="ignore"):
-            outcome = _unscaled(given, b, x, scale, None if is_tiny else x.copy(), tolerance, outcome)
-        if left_out:
-            _columns(x)[:, left_out] = kept
+    if is_scaled:
+        outcome = _unscaled(given, b, x, scale, tolerance, outcome)
+    if start is None or dropped.size:
+        outcome = _no_worse(given, b, x, None, scale, outcome)
+    if start is not None:
+        outcome = _no_worse(given, b, x, start, scale, outcome)
+    if left_out and start is not None:
+        _columns(x)[:, left_out] = _columns(start)[:, left_out]
+    if left_out or is_scaled:
         outcome = outcome._replace(
             residual=outcome.residual / scale,
             reasons=[why or reason for why, reason in zip(bad, outcome.reasons, strict=True)],
-            history=None if outcome.history is None else outcome.history / device.xp.asarray(scale),
+            history=None if outcome.history is None else outcome.history / xp.asarray(scale),
         )
         outcome.residual[left_out] = np.nan
     return answer(given, outcome, sizes)
 
 
-def _finite(given: Arguments, b: Any, x: Any, start: Any, outcome: Outcome) -> Outcome:
-    """Set columns of x that are not finite back to the start, None for 0; what that makes of the outcome."""
-    if all(reason == solution.CONVERGED for reason in outcome.reasons):
-        return outcome
-    device = given.device
-    lost = ~np.isfinite(arguments.norms(x, device))
-    if not lost.any():
-        return outcome
-    device.xp.copyto(x, 0 if start is None else start, where=device.xp.asarray(lost))
-    with np.errstate(all="ignore"):
-        residual = arguments.norms(b - operators.multiply(given.matrix, x, device.xp.empty_like(x)), device)
-    return outcome._replace(residual=np.where(lost, residual, outcome.residual))
+def times(vector: Any, scale: np.ndarray, xp: Any) -> Any:
+    """``vector * scale`` for a power of 2 for each column, which single precision may not hold."""
+    return (vector * xp.asarray(scale)).astype(vector.dtype)
 
 
-def _unscaled(
-    given: Arguments, b: Any, x: Any, scale: np.ndarray, found: Any, tolerance: np.ndarray, outcome: Outcome
-) -> Outcome:
+def _no_worse(given: Arguments, b: Any, x: Any, start: Any, scale: np.ndarray, outcome: Outcome) -> Outcome:
+    """Set columns of x that have not converged, and whose residuals exceed the start's, back to it; None for 0."""
+    open_ = np.array(outcome.reasons) != solution.CONVERGED
+    if not open_.any():
+        return outcome
+    device, first = given.device, b
+    if start is not None:
+        scaled = times(start, scale, device.xp)
+        first = b - operators.multiply(given.matrix, scaled, device.xp.empty_like(b))
+    norms = arguments.norms(first, device)
+    worse = open_ & (~(outcome.residual <= norms) | ~np.isfinite(arguments.norms(x, device)))
+    if worse.any():
+        device.xp.copyto(x, 0 if start is None else start, where=device.xp.asarray(worse))
+    return outcome._replace(residual=np.where(worse, norms, outcome.residual))
+
+
+def _unscaled(given: Arguments, b: Any, x: Any, scale: np.ndarray, tolerance: np.ndarray, outcome: Outcome) -> Outcome:
     """Divide x, which solves the scaled system for b, by `scale`. What it then cannot hold, as it is too large or too small,
-    may be what met the tolerance: the outcome says so. It is tested in any case where x is not known as it was `found`.
+    may be what met the tolerance: the outcome says so.
     """
-    xp, factor = given.device.xp, given.device.xp.asarray(scale, b.real.dtype)
-    x /= factor
-    held = x * factor
-    if found is not None and (held == found).all():
+    xp, found = given.device.xp, x.copy()
+    x[...] = times(x, 1 / scale, xp)
+    held = times(x, scale, xp)
+    if (held == found).all():
         return outcome
     sizes = arguments.norms(b - operators.multiply(given.matrix, held, xp.empty_like(b)), given.device)
     lost = (np.array(outcome.reasons) == solution.CONVERGED) & ~(sizes <= 1.01 * tolerance)  # rounded elsewhere
@@ -152,24 +174,26 @@ def _unscaled(
         (solution.STAGNATION if np.isfinite(size) else solution.A_NOT_FINITE) if is_lost else reason
         for is_lost, size, reason in zip(lost, sizes, outcome.reasons, strict=True)
     ]
-    return outcome._replace(residual=np.where(lost, sizes, outcome.residual), reasons=reasons)
+    changed = lost | (np.array(outcome.reasons) != solution.CONVERGED)
+    return outcome._replace(residual=np.where(changed, sizes, outcome.residual), reasons=reasons)
 
 
 def _columns(vector: Any) -> Any:
     return vector[:, None] if vector.ndim == 1 else vector
 
 
-def scale_of(sizes: np.ndarray, starts: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """A power of 2 for each column, 1 where squares of numbers of its size are normal ones."""
-    largest = np.maximum(sizes, starts)
+def scale_of(sizes: np.ndarray, starts: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """A power of 2 for each column, 1 where squares of numbers of its size are normal ones; and which starts are so much
+    larger than b that it would vanish beside them: such a column is scaled by b, and begins at 0.
+    """
     limit = float(np.finfo(dtype).max) ** 0.3
+    is_far = (sizes > 0) & (starts > sizes) & ((starts / limit > sizes) | (sizes < 1 / limit) & (starts > 1 / limit))
+    largest = np.where(is_far, sizes, np.maximum(sizes, starts))
     usual = ~np.isfinite(largest) | (largest == 0) | ((largest < limit) & (largest > 1 / limit))
     if usual.all():
-        return np.ones(largest.shape)
-    with np.errstate(all="ignore"):
-        exponent = -np.floor(np.log2(np.where(usual, 1.0, largest)))
-    scale: np.ndarray = np.exp2(np.clip(exponent, -1000, 1000))
-    return scale
+        return np.ones(largest.shape), is_far
+    exponent = -np.floor(np.log2(np.where(usual, 1.0, largest)))
+    return np.exp2(np.clip(exponent, -1000, 1000)), is_far
 
 
 def answer(given: Arguments, outcome: Outcome, sizes: np.ndarray) -> Solution:
