@@ -211,7 +211,7 @@ def _array(number: int) -> Any:
     return array if number > 0 else array.T
 
 
-def _version(A: Any) -> int:
+def _version(A: Any) -> Any:
     """How often the values of an array, or of the one that a view shows, were replaced in place."""
     return getattr(getattr(A, "base", A), "_version", 0)
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from forked import Child, needs_fork
 
 import cvrarray
 from cvrarray.core import threads
+from cvrarray.cpu.runtime import threads as runtime_threads
 
 ROOT = Path(__file__).parent.parent
 
@@ -162,3 +164,70 @@ def test_joblib_s_workers_share_the_cpus():
 def test_without_threadpoolctl(monkeypatch):
     monkeypatch.setitem(sys.modules, "threadpoolctl", None)
     threads.register_with_threadpoolctl.__wrapped__()
+
+
+def test_without_threads_the_caller_does_it_all(monkeypatch):
+    """Where the system starts none, as beyond a container's limit of processes."""
+    A = cvrarray.asarray(cvrarray.generate.poisson7(40), device="cpu")
+    x = np.random.default_rng(0).random(A.shape[1])
+    want = A @ x
+
+    def refused(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(runtime_threads, "_pools", [])
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    total = np.zeros(64)
+
+    def add(first, last):
+        total[first:last] += 1
+
+    with threads.limited(4):
+        with pytest.warns(RuntimeWarning, match=r"0 of 3 threads could be started.*set_num_threads"):
+            runtime_threads._together(add, 4, list(range(0, 65, 4)), ())
+        for _ in range(3):  # without another warning
+            runtime_threads._together(add, 4, list(range(0, 65, 4)), ())
+            np.testing.assert_array_equal(A @ x, want)
+    np.testing.assert_array_equal(total, 4)
+    assert runtime_threads._pools[-1].tasks.empty()
+
+
+def test_an_interrupted_call_leaves_no_helper_at_work():
+    """Wherever Ctrl-C comes, at any line of what hands out work and waits for it."""
+    busy = []
+
+    def work(first, last):
+        busy.append(first)
+        time.sleep(0.002)
+        busy.remove(first)
+
+    def interrupted_at(line):
+        left = line
+
+        def trace(frame, event, _):
+            nonlocal left
+            if frame.f_code.co_filename != runtime_threads.__file__:
+                return None
+            if event == "line":
+                left -= 1
+                if left == 0:
+                    raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            runtime_threads._together(work, 3, list(range(9)), ())
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(None)
+        return False
+
+    runtime_threads._together(work, 3, list(range(9)), ())
+    line = 1
+    while interrupted_at(line):
+        assert not busy, f"a helper is at work after an interrupt at line {line}"
+        time.sleep(0.004)
+        assert not busy, f"a helper began work after an interrupt at line {line}"
+        line += 1
+    assert line > 20

@@ -12,6 +12,7 @@ import os
 import queue
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from functools import cache, partial
 
@@ -124,23 +125,26 @@ def _together(function: Callable, n_threads: int, bounds: list[int], args: tuple
             function(bounds[r], bounds[r + 1], *args)
 
     helpers = [_Task(take_ranges) for _ in range(min(n_threads, n_ranges) - 1)]
-    _pool(len(helpers)).give(helpers)
     try:
-        take_ranges()
-    finally:
+        try:  # an interrupt while tasks are given leaves some that run
+            _pool(len(helpers)).give(helpers)
+            take_ranges()
+        finally:
+            _finish(helpers)
+    except BaseException:  # an interrupt may come in "finally", before there is anything that waits
         _finish(helpers)
+        raise
 
 
 def _finish(helpers: list[_Task]) -> None:
     """Wait for all helpers, though one fails or control-C is pressed: whoever goes on may use the arrays that they write."""
     errors: list[BaseException] = []
-    waiting = iter(helpers)
-    helper = next(waiting, None)
-    while helper is not None:
+    while True:  # again after an interrupt: a task that is finished is so at once
         try:
-            if (error := helper.finish()) is not None:
-                errors.append(error)
-            helper = next(waiting, None)
+            for helper in helpers:
+                helper.finish()
+            errors += [helper.error for helper in helpers if helper.error is not None]
+            break
         except KeyboardInterrupt as error:
             errors.append(error)
     if errors:
@@ -177,14 +181,14 @@ class _Task:
         """Whether no helper has begun it, nor will."""
         return self._claim("caller")
 
-    def finish(self) -> BaseException | None:
-        """Take the task back where no helper has begun it, else wait until it is done; what it raised. May be called again."""
+    def finish(self) -> None:
+        """Take the task back where no helper has begun it, else wait until it is done. May be called again."""
         if self.take_back():
-            return None
+            return
         spin_wait(self.flag, 0, SPIN_READS, LEAVE_READS)
         if not self.flag[0]:
-            self.done.acquire()
-        return self.error
+            with self.done:  # which lets the next call in too
+                pass
 
     def _claim(self, who: str) -> bool:
         return self.owner.setdefault("is", who) == who  # one step for all threads
@@ -218,11 +222,23 @@ class _Pool:
         self.size = size
         self.tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self.given = np.zeros(1, np.int64)  # changes when tasks are given
+        self.n_started = 0
         for k in range(size):
-            threading.Thread(target=_serve, args=(self.tasks, self.given), name=f"cvrarray_{k}", daemon=True).start()
+            thread = threading.Thread(target=_serve, args=(self.tasks, self.given), name=f"cvrarray_{k}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # a limit of processes, as containers have: callers take back what nobody begins
+                warnings.warn(
+                    f"only {k} of {size} threads could be started ({error}): the calling thread does their work. Raise the"
+                    " limit of processes, or call set_num_threads(1)",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+                break
+            self.n_started = k + 1
 
     def give(self, tasks: list[_Task]) -> None:
-        for task in tasks:
+        for task in tasks if self.n_started else ():  # nobody would ever take them
             self.tasks.put(task)
         self.given[0] += 1
 
