@@ -377,7 +377,7 @@ def lsmr(
         norm_b = arguments.norms(b, device)
         with np.errstate(all="ignore"):  # squares of very small and large numbers vanish
             scale, is_far = solving.scale_of(norm_b, arguments.norms(x, device), dtype)
-            x.reshape(len(x), -1)[:, np.flatnonzero(is_far & (damp == 0))] = 0
+            (x if x.ndim == 2 else x[:, None])[:, np.flatnonzero(is_far & (damp == 0))] = 0
             if (scale != 1).any():
                 b, x, norm_b = solving.times(b, scale, xp), solving.times(x, scale, xp), norm_b * scale
         tests = Tests(tolerances[0], tolerances[1], tolerances[2], limit)
