@@ -222,6 +222,53 @@ def test_an_installation_that_can_only_be_read(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # of Python 3.12: threads run beside it
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no forks")
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="Windows has no such modes")
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o707])
+def test_a_folder_that_others_may_write_to(mode, folder):
+    """What lies there is not run, and nothing is put there."""
+    run_kernel()
+    saved = sorted(folder.iterdir())
+    folder.chmod(mode)
+    hits, (warned,) = run_kernel()
+    assert hits == 0
+    assert "only you, or root, may write to" in warned
+    assert f"{mode:o}" in warned
+    saved[0].unlink()
+    caching._warned = False
+    assert len(run_kernel()[1]) == 1
+    assert sorted(folder.iterdir()) == saved[1:]
+    folder.chmod(0o755)
+    caching._warned = False
+    assert run_kernel() == (1, [])
+
+
+def test_memory_that_a_limit_does_not_leave(folder, monkeypatch):
+    """LLVM would end the process."""
+    resource = pytest.importorskip("resource")
+    caching.require_room(1 << 60)  # without a limit nothing is asked
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 40, 1 << 40))
+    run_kernel()
+    monkeypatch.setattr(caching, "TO_LOAD", 1 << 60)
+    with pytest.raises(MemoryError, match="ulimit -v"):
+        run_kernel()
+    monkeypatch.setattr(caching, "TO_LOAD", 1)
+    monkeypatch.setattr(caching, "TO_COMPILE", 1 << 60)
+    assert run_kernel() == (2, [])
+    for path in folder.iterdir():
+        path.unlink()
+    with pytest.raises(MemoryError, match="ulimit -v"):
+        run_kernel()
+
+
+def test_without_the_compiler():
+    code = "import numpy as np, cvrarray; cvrarray.CVRArray(np.eye(3)) @ np.ones(3)"
+    found = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True
+    )
+    assert found.returncode == 1
+    assert "NUMBA_DISABLE_JIT is set" in found.stderr.splitlines()[-1]
+
+
 def test_a_fork_while_another_thread_compiles():
     """The child finds the compiler's lock open. It would wait for ever else: the thread that holds the lock is not
     there.

@@ -473,3 +473,15 @@ def test_a_last_row_with_most_of_the_entries(n_rows):
     assert (bins.longest.max(), bins.high.max(), bins.low.max()) == (n_cols, n_cols - 1, 0)
     A = cvrarray.BBCSRArray((np.ones(indices.size), indices, indptr), shape=(n_rows, n_cols), block_size=2, device="cpu")
     assert (A @ np.ones(n_cols)).tolist() == [1.0] * (n_rows - 1) + [n_cols]
+
+
+@pytest.mark.parametrize("kind", [scipy.sparse.csr_array, scipy.sparse.csc_array])
+def test_room_behind_the_last_row(kind, device):
+    """SciPy lets the arrays of a CSR be longer than their entries; what lies there is no part of the matrix."""
+    S = scipy.sparse.random_array((30, 30), density=0.2, rng=0, format="csr")
+    longer = kind(S)
+    longer.data, longer.indices = (np.concatenate([part, [99, 99]]) for part in (longer.data, longer.indices))
+    triple = tuple(put(part, device) for part in (np.append(S.data, 9.0), np.append(S.indices, 99), S.indptr))
+    for made in (cvrarray.CVRArray(longer, device=device), cvrarray.BBCSRArray(triple, shape=S.shape)):
+        np.testing.assert_array_equal(made.to_scipy().toarray(), S.toarray())
+        assert made.nnz == S.nnz

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import errno
 import gzip
 import io
@@ -1082,3 +1083,42 @@ def test_lines_beyond_the_end_do_not_count():
     buffer[text.LEAD : text.LEAD + before.size] = before
     for end, expected in ((0, (0, 0)), (4, (1, 1)), (5, (2, 1)), (7, (3, 2)), (9, (4, 3)), (73, (36, 35))):
         assert text.count_lines(buffer, text.LEAD + end) == expected
+
+
+def test_bzip2_and_blanks_before_the_banner(tmp_path):
+    """As SciPy reads them; a damaged one is named."""
+    S = scipy.sparse.random_array((60, 50), density=0.1, rng=0, format="csr")
+    scipy.io.mmwrite(tmp_path / "a.mtx", S)
+    text = b" \t" + (tmp_path / "a.mtx").read_bytes()
+    for name, content in (("blanks.mtx", text), ("a.mtx.bz2", bz2.compress(text)), ("a.mtx.gz", gzip.compress(text))):
+        (tmp_path / name).write_bytes(content)
+        np.testing.assert_array_equal(cvrarray.read(tmp_path / name, device="cpu").todense(), S.toarray())
+        cvrarray.to_store(tmp_path / name, tmp_path / f"{name}.store", device="cpu")
+        with cvrarray.Stored(tmp_path / f"{name}.store", device="cpu") as store:
+            np.testing.assert_allclose(store @ np.ones(50), S @ np.ones(50))
+    cut = bz2.compress(text)
+    for damaged in (cut[: len(cut) // 2], cut[:40] + b"xx" + cut[42:]):
+        (tmp_path / "cut.mtx.bz2").write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"cut\.mtx\.bz2"):
+            cvrarray.read(tmp_path / "cut.mtx.bz2")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+def test_a_private_file_is_never_open_to_others(tmp_path, monkeypatch):
+    """The new file has the old one's mode when it comes into being."""
+    path, modes = tmp_path / "a.cvra", []
+    A = cvrarray.CVRArray(np.eye(3), device="cpu")
+    cvrarray.save(path, A)
+    path.chmod(0o600)
+    opened = os.open
+
+    def watched(name, flags, mode=0o777, **keywords):
+        descriptor = opened(name, flags, mode, **keywords)
+        if str(name).endswith(".tmp"):
+            modes.append(os.fstat(descriptor).st_mode & 0o777)
+        return descriptor
+
+    monkeypatch.setattr(os, "open", watched)
+    cvrarray.save(path, A)
+    assert modes[0] == 0o600
+    assert path.stat().st_mode & 0o777 == 0o600

@@ -1,7 +1,7 @@
 """Files: matrices in other programs' formats in, arrays of ours out and in.
 
 ====================================  ============================================
-:mod:`cvrarray.files.matrix_market`   ``.mtx``, also gzipped
+:mod:`cvrarray.files.matrix_market`   ``.mtx``, also compressed by gzip or bzip2
 :mod:`cvrarray.files.npz`             ``.npz`` of SciPy and of pydata/sparse
 :mod:`cvrarray.files.cvra`            ``.cvra``: ours, which is mapped into memory
 ====================================  ============================================
@@ -38,7 +38,7 @@ from ..input import coercion
 from ..input.limits import Limit
 from . import cvra, matrix_market, npz
 from .archive import RawFile, members
-from .guards import MOST_INFLATION, naming
+from .guards import naming, uncompressed
 
 
 def read(
@@ -49,8 +49,8 @@ def read(
     Parameters
     ----------
     path
-        Matrix Market, gzipped or not; ``.npz`` of ``scipy.sparse.save_npz`` or ``sparse.save_npz``; a file of
-        :func:`save`.
+        Matrix Market, plain or compressed by gzip or bzip2; ``.npz`` of ``scipy.sparse.save_npz`` or ``sparse.save_npz``;
+        a file of :func:`save`.
     format
         ``"auto"``, ``"cvr"`` or ``"bbcsr"``.
     device
@@ -229,7 +229,7 @@ def load(path: str | os.PathLike[str], *, device: Any = None, verify: bool = Tru
 
 _HEAD = 512  # bytes that show a file's kind
 _BUFFER = 1 << 16  # bytes: what is larger is read past it
-_ZIP, _GZIP, _BANNERS = b"PK", b"\x1f\x8b", (b"%%MatrixMarket", b"%MatrixMarket")
+_ZIP, _BANNERS = b"PK", (b"%%MatrixMarket", b"%MatrixMarket")
 
 
 def _reading(path: str | os.PathLike[str]) -> AbstractContextManager[Update]:
@@ -256,11 +256,9 @@ def _read(
                     array.check()
                 else:
                     found = npz.read(file, archive, limit)
-        elif head.startswith(_GZIP):
-            with gzip.GzipFile(fileobj=file) as text:
-                found = _read_text(text, MOST_INFLATION * size, limit)
         else:
-            found = _read_text(file, size, limit)
+            text, most = uncompressed(file, head)
+            found = _read_text(text, most * size, limit)
     if progress is not None:
         progress(size, size)
     return found
@@ -272,7 +270,7 @@ def _read_text(file: BinaryIO | gzip.GzipFile, size: int, limit: Limit) -> CSR:
     file.seek(0)
     if head[257:262] == b"ustar":
         raise ValueError("is a tar archive. Unpack it, and read the .mtx file in it")
-    if not head.startswith(_BANNERS):
+    if not head.lstrip(b" \t").startswith(_BANNERS):  # as SciPy reads
         raise ValueError(
             "must be a Matrix Market file (whose first line begins with %%MatrixMarket), an .npz of scipy.sparse or of "
             f"sparse, or a file of cvrarray.save; it begins with {head[:24]!r}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 import os
 import zlib
@@ -17,7 +16,7 @@ from ..choice.panels import block_size, decided, panel_rows
 from ..core import devices
 from ..core.progress import Update, shown
 from ..files import matrix_market, read_csr
-from ..files.guards import BLOCK, MOST_INFLATION, naming
+from ..files.guards import BLOCK, naming, uncompressed
 from ..input import coercion, partition
 from . import layout, spool
 from .lock import WriterLock, beside
@@ -50,7 +49,7 @@ def to_store(
     source : dask array, path, iterable of pieces, or any matrix that :func:`cvrarray.asarray` takes
         A dask array's rows of chunks are the panels; its chunks may be of ours, pydata COO, SciPy, CuPy or dense. It is
         computed by Dask's scheduler; with several machines `path` must be on a disk that they share.
-        A path is that of a Matrix Market file (gzipped or not), which is read in pieces, or of any other file that
+        A path is that of a Matrix Market file (plain, gzip or bzip2), which is read in pieces, or of any other file that
         :func:`cvrarray.read` takes, which is read whole.
         Pieces are triplets (row, col, val) of arrays, with `shape` given: any order, duplicates are summed.
     path : str or os.PathLike[str]
@@ -115,16 +114,15 @@ def _from_file(source: str, lock: WriterLock, bytes_of_panel: int, name: str | N
     status = os.stat(source)
     name = name or f"{os.path.basename(source)}, {status.st_size} bytes of {status.st_mtime_ns}"
     with open(source, "rb") as raw:
-        zipped = raw.read(2) == b"\x1f\x8b"
+        head = raw.read(16)
         raw.seek(0)
-        file: Any = gzip.GzipFile(fileobj=raw) if zipped else raw
+        file, most = uncompressed(raw, head)
         with naming(source):
-            banner = file.readline(BLOCK).lower()
+            banner = file.readline(BLOCK).lower().lstrip(b" \t")
             file.seek(0)
             lists_entries = banner.startswith(b"%") and b"coordinate" in banner
             if lists_entries:
-                text_size = status.st_size * (MOST_INFLATION if zipped else 1)
-                shape, pieces = matrix_market.read_pieces(file, text_size, TEXT_BYTES)
+                shape, pieces = matrix_market.read_pieces(file, most * status.st_size, TEXT_BYTES)
         if lists_entries:
             _from_pieces(_named(source, pieces), shape, lock, bytes_of_panel, name, common)
             return

@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import mmap
 import os
 import pickle
+import stat
 import warnings
 from collections.abc import Callable
 from glob import escape, glob
@@ -37,14 +39,22 @@ from numba.core.caching import (
 )
 from numba.core.compiler_lock import global_compiler_lock
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
 
 def njit(signature: str | None = None, *, cache: bool = False, **options: Any) -> Callable[[Callable], Callable]:
     """As ``numba.njit``; with a signature the function is compiled at once, for these types alone."""
 
     def decorate(function: Callable) -> Callable:
         dispatcher = numba.njit(**options)(function)
-        if not hasattr(dispatcher, "compile"):  # NUMBA_DISABLE_JIT: the function itself
-            return dispatcher
+        if not hasattr(dispatcher, "compile"):
+            raise RuntimeError(
+                "the CPU's kernels must be compiled: they call what has no meaning in Python. NUMBA_DISABLE_JIT is set, which"
+                " switches the compiler off: unset it"
+            )
         if cache:
             dispatcher._cache = _cache_of(function)
         if signature:
@@ -77,6 +87,7 @@ class CacheFiles(IndexDataCacheFile):
     def save(self, key: Any, data: Any) -> None:
         """Write a compiled version: `key` is its signature, the machine and the function's own code."""
         content = self._dump(data)
+        self._refuse_others()
         with self._open_for_write(self.path(key)) as file:
             file.write(hashlib.sha256(content).digest() + content)
 
@@ -86,10 +97,26 @@ class CacheFiles(IndexDataCacheFile):
             content = Path(self.path(key)).read_bytes()
         except OSError:
             return None
+        self._refuse_others()
         size = hashlib.sha256().digest_size
         if hashlib.sha256(content[size:]).digest() != content[:size]:
             raise ValueError("it does not match its checksum")
         return pickle.loads(content[size:])
+
+    def _refuse_others(self) -> None:
+        """PermissionError where somebody else may write into the folder: what is loaded from there is run."""
+        if not hasattr(os, "getuid"):  # Windows
+            return
+        folder = os.path.dirname(self._index_path)
+        status = os.stat(folder)
+        owners = {0, os.getuid(), os.stat(__file__).st_uid}  # who wrote this file may run code in any case
+        # groups of one user have the user's number, and theirs is the right to write on many systems
+        open_to = stat.S_IWOTH if status.st_gid in (0, status.st_uid) else stat.S_IWOTH | stat.S_IWGRP
+        if status.st_uid not in owners or status.st_mode & open_to:
+            raise PermissionError(
+                f"{folder} must be a folder that only you, or root, may write to; its owner has the number {status.st_uid}, its"
+                f" mode is {stat.S_IMODE(status.st_mode):o}. Use chmod go-w, or set CVRARRAY_CACHE_DIR to another folder"
+            )
 
     def flush(self) -> None:
         """Forget all versions."""
@@ -130,12 +157,20 @@ class Cache(FunctionCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The version for a signature, or None: it is then compiled, and saved in place of what could not be used."""
+        found = None
+        require_room(TO_LOAD)
         try:
-            return super().load_overload(sig, target_context)
+            found = super().load_overload(sig, target_context)
+        except MemoryError:
+            raise
+        except PermissionError as error:
+            _warn(f"compiled code is neither loaded nor saved: {error}")
         except Exception as error:
             path = self._cache_file.path(self._index_key(sig, target_context.codegen()))
             _warn(f"{path} holds no usable code: {_described(error)}. It is compiled again, and the file replaced")
-            return None
+        if found is None:
+            require_room(TO_COMPILE)
+        return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Save a version, if that is possible."""
@@ -151,9 +186,30 @@ class NoCache(NullCache):
     def __init__(self, function: Callable):
         self._folder = os.path.join(os.path.dirname(function.__code__.co_filename), "__pycache__")
 
+    def load_overload(self, sig: Any, target_context: Any) -> None:
+        """None: it is then compiled."""
+        require_room(TO_COMPILE)
+
     def save_overload(self, sig: Any, data: Any) -> None:
         """Say that nothing is saved."""
         _warn(f"compiled code cannot be saved in {self._folder}, nor in the user's cache folder. {_REMEDY}")
+
+
+#: Bytes that must be free, where a process may have so many alone: LLVM, which finds no memory, ends the process.
+TO_LOAD, TO_COMPILE = 16 << 20, 128 << 20
+
+
+def require_room(n_bytes: int) -> None:
+    """MemoryError where the process has a limit of memory (``ulimit -v``) that leaves less than so many bytes."""
+    if resource is None or resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+        return
+    try:
+        mmap.mmap(-1, n_bytes).close()
+    except OSError as error:
+        raise MemoryError(
+            f"a kernel needs {n_bytes >> 20} MiB to be compiled or loaded, which the limit of this process (ulimit -v) does not"
+            " leave. Raise it, or free memory"
+        ) from error
 
 
 _REMEDY = (
