@@ -16,6 +16,7 @@ from . import (
     distinct,
     left_in_l2,
     long_rows,
+    plan,
     prefix,
     row_lanes,
     rows_as_entries,
@@ -27,6 +28,7 @@ from . import (
 from .autotune import autotuned
 from .captures import synchronize
 from .compiler import ROWS_OF_X, STORED, Kernel
+from .copied import structure
 from .cvr_tables import (
     BLOCK,
     FEW_WAVES,
@@ -298,7 +300,10 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
         found = multiply(update(alpha, beta))
         found(grid, (BLOCK,), (chunks, x, y, cuts_of_stream(), n_empty, *scaling(alpha, beta)[:2], next(turns)))
 
-    return autotuned(n_slots(t), t.shape[1], plain, lambda: shared_memory.product(t, dtype, as_struct, cuts_of_stream))
+    ways = [plan.Candidate("chunks", lambda: plain)]
+    if shared_memory.is_large(t):
+        ways.append(plan.Candidate("chunks, shared", lambda: shared_memory.product(t, dtype, as_struct, cuts_of_stream)))
+    return plan.fastest(ways, structure(t), ("A @ x", dtype))
 
 
 def _product_by_rows(t: CVRTables, dtype: np.dtype) -> Run | None:

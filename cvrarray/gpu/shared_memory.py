@@ -12,7 +12,7 @@ Where columns are scattered, each nonzero makes a gather of its own from L1 or L
 * BBCSR with blocks of 1, ``A.T @ x``: the sums of one segment of columns after the other.
 
 No bit of a product depends on it: sums of ``A.T @ x`` are integers (``kernels/transposed.cuh``), so it does not matter
-who adds to them first. Whether it is faster is measured: :mod:`.autotune`.
+who adds to them first. Whether it is faster is measured: :mod:`.plan`.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ SAMPLE = 1 << 21  # columns that are counted
 L1_SHARE = 64 << 10  # bytes of shared memory that are left to L1, for the rest of x and the tables
 KERNELS_OWN = 1 << 10  # bytes of shared memory that the kernel needs beside x
 LEAST_SHARE = 0.25  # of the gathers that popular columns must serve
+LEAST_SLOTS = 1 << 22  # smaller matrices do not make up for the time that filling shared memory takes
+MOST_COLUMNS = 1 << 27  # each has a counter while popular ones are looked for
 MOST_SEGMENTS = 64
 MOST_READ = 6  # times that a matrix may be read by segments
 
@@ -95,6 +97,11 @@ class Columns(NamedTuple):
 
     packed: cupy.ndarray  # (n_slots,) the column, but ~i for popular[i]
     popular: cupy.ndarray  # (n_popular,)
+
+
+def is_large(t: CVRTables) -> bool:
+    """Whether a product may make up for the time that filling shared memory takes."""
+    return t.rec_mask.size * t.n_lanes >= LEAST_SLOTS and t.shape[1] <= MOST_COLUMNS
 
 
 def columns(tables: CVRTables, room: int) -> Columns | None:
