@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 import cvrarray
 from cvrarray import BBCSRArray, CVRArray, linalg
-from cvrarray.core import devices, matmat_kernels
+from cvrarray.core import devices
 from cvrarray.linalg import solution
 from cvrarray.linalg.system import System
 

@@ -1,7 +1,7 @@
-"""What ``A @ X`` takes on a GPU, by the kernel that multiplies: for the choice of a format.
+"""What ``A @ X`` takes on a GPU, by the family of the kernel that multiplies: for the choice of a format.
 
 A row of X comes from L2 for each nonzero, or for each column of a stored block, and from L1 where neighbouring rows of A share
-it. Kernels differ in what that costs, so the constants are theirs: see ``docs/decisions/0005-choice-of-format.md``.
+it. Families differ in what that costs, so the constants are theirs. They are of an H200.
 """
 
 from __future__ import annotations
@@ -10,17 +10,9 @@ import math
 import operator
 from typing import Any, NamedTuple
 
-from . import matmat_kernels
-from .tables import WARP
-
 #: Megabytes that an H200's L2 cache holds beside what streams through it; of X, from which it does not hold all; of X, of which
 #: L1 caches hold half.
 IN_L2, MUCH_OF_X, IN_L1 = 40.0, 20.0, 2.0
-#: Lines of LINE columns that a bin needs, over those that it would need if columns were anywhere: from then on they are.
-APART, LINE = 0.8, 64
-
-#: The GPU that the constants are of.
-H200 = matmat_kernels.GPU()
 
 
 class Costs(NamedTuple):
@@ -47,9 +39,9 @@ ALONE = 400
 
 #: By the family of the kernel that multiplies: CVR's, and those of BBCSR with single columns and with larger blocks.
 COSTS = {
-    "cvr": Costs(),
-    "rows": Costs(),
-    "blocks": Costs(),
+    "cvr": Costs(5.26, 0.0383, 0.463, 0.328, 0.107, 3.88, 0.0431, 0.156, 0.0266, 0.0782, 0.0534, 0.173),
+    "rows": Costs(3.72, 0.0532, 0.305, 0.298, 0.0214, 4.2, 0.0302, 0.364, 0.0327, 0.0766, 0.12, 0.0896),
+    "blocks": Costs(4.38, 0.0317, 0.336, 0.27, 0.0219, 4.97, 0.0429, 0.401, 0.152, 0, 0.0274, 0.18, 0.0503, 0.00476),
 }
 
 
@@ -75,11 +67,6 @@ class Matrix(NamedTuple):
     def slots(self) -> float:
         """The same with padding, or what else tables hold."""
         return max(self.stored, slots(self.stats, self.n_bytes, max(1, self.block_size)))
-
-    @property
-    def width(self) -> int:
-        """Numbers in a vector load of X."""
-        return math.gcd(self.columns, matmat_kernels.vector_width(self.itemsize))
 
 
 def slots(stats: Any, n_bytes: int, block_size: int) -> float:
