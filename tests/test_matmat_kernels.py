@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cvrarray.core import matmat_kernels
-from cvrarray.core.matmat_kernels import BlockRows, RowOfX, Rows
+from cvrarray.core.matmat_kernels import BlockRows, Rows
 
 H200 = 132  # multiprocessors
 
@@ -29,35 +29,25 @@ def test_chunks_by_the_bytes_of_a_load(line, load, nnz, mean, kernel):
     assert matmat_kernels.of_chunks((nnz // mean, 100), nnz, line, load) == kernel
 
 
-def rows(n, mean, longest=None, padding=1.0, n_cols=None):
+def rows(n, mean, longest=None, padding=1.0):
     """Rows in single columns, with `padding` slots an entry."""
     nnz = int(n * mean)
-    return Rows((n, n if n_cols is None else n_cols), nnz, int(nnz * padding), int(mean) if longest is None else longest)
-
-
-def vectors(n, load=16):
-    return RowOfX(n, load)
+    return Rows((n, n), nnz, int(nnz * padding), int(mean) if longest is None else longest)
 
 
 def test_first_products_walk():
     """Each condition alone."""
     of = rows(200_000, 7, padding=1.07)
-    assert [n for n in range(1, 65) if matmat_kernels.walks_first(of, vectors(n))] == [16, 32, 48, 64]
-    for other, x in (
-        (of, vectors(32, load=8)),
-        (rows(20_000, 7), vectors(32)),
-        (rows(200_000, 5), vectors(32)),
-        (of._replace(longest=33), vectors(32)),
-        (rows(200_000, 7, padding=1.8), vectors(32)),
-    ):
-        assert not matmat_kernels.walks_first(other, x)
+    assert matmat_kernels.walks_first(of)
+    for other in (rows(15_000, 7), of._replace(longest=33), rows(200_000, 7, padding=1.8)):
+        assert not matmat_kernels.walks_first(other)
 
 
 def test_first_products_take_turns():
     of = rows(400_000, 12)
-    assert [n for n in range(1, 20) if matmat_kernels.takes_turns_first(of, vectors(n))] == [*range(1, 9)]
-    assert not matmat_kernels.takes_turns_first(rows(380_000, 12), vectors(4))
-    assert not matmat_kernels.takes_turns_first(rows(400_000, 12, padding=1.3), vectors(4))
+    assert [n for n in range(1, 20) if matmat_kernels.takes_turns_first(of, n)] == [1, 2]
+    assert not matmat_kernels.takes_turns_first(rows(380_000, 12), 2)
+    assert not matmat_kernels.takes_turns_first(rows(400_000, 12, padding=1.3), 2)
 
 
 @pytest.mark.parametrize(

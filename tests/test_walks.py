@@ -63,7 +63,7 @@ def walking(walked, monkeypatch):
     """Everything walks that the kernel takes."""
     from cvrarray.gpu import bbcsr_matmat
 
-    monkeypatch.setattr(bbcsr_matmat, "ENOUGH_THREADS", 0)
+    monkeypatch.setattr(bbcsr_matmat, "ENOUGH_THREADS", (0, 0))
     monkeypatch.setenv("CVRARRAY_KERNEL", "walk")
     return walked
 
@@ -186,15 +186,15 @@ def test_what_does_not_walk(gpu, walking, monkeypatch):
 
 
 def test_neighbouring_rows_walk(gpu, walked):
-    """By itself where rows are many, and a row of X is two tiles or more."""
-    layout = 8, 2, 4, False
-    for n, walking in ((60, [64, 128, 256]), (33, [])):
+    """By themselves where they are many."""
+    one, several = (8, 1, 8, False), (8, 2, 4, False)
+    for n, walks in ((60, {32: one, 64: several, 128: several, 256: several}), (24, {})):
         csr = cvrarray.generate.poisson7(n, np.float32)
         A, x = array(csr, gpu), zoo.float_vector(csr.shape[1] * 256, np.float32).reshape(-1, 256)
         for k in (32, 64, 128, 256):
             walked.clear()
             assert_columns((A @ put(x[:, :k].copy(), gpu))[:, :2], csr, x[:, :2])
-            assert [of[2:] for of in walked] == [layout] * (k in walking), (n, k)
+            assert [of[2:] for of in walked] == ([walks[k]] if k in walks else []), (n, k)
 
 
 def test_pieces_are_even():

@@ -20,11 +20,11 @@ ENOUGH_WARPS = 16
 #: their own kernel there too, and from which a warp has shorter rows of X of which lanes would load few bytes at a time.
 LONG_LINE, LONG, LONG_ROW, FEW_LONG, MANY_ODD = 128, 12, 256, 1_000_000, 2_000_000
 
-#: Single columns: first products walk over neighbouring rows (:func:`walks_first`) where there are so many rows, and entries of
-#: an average one, and a multiple of so many vectors of a row of X. Slots over nonzeros, and the longest row, at most.
-WALKED_ROWS, WALKED_MEAN, WALKED_VECTORS, WALK_PADDING, WALK_STEPS = 40_000, 6, 16, 1.75, 32
-#: Bins from which, and vectors of a row of X up to which, a warp takes a whole bin in first products.
-MANY_BINS, FEW_VECTORS, TURNS_PADDING = 12_000, 8, 1.25
+#: Single columns: first products walk over neighbouring rows where there are so many, none of more than so many entries, and so
+#: many slots over nonzeros, at most.
+WALKED_ROWS, WALK_STEPS, WALK_PADDING = 16_000, 32, 1.75
+#: Bins from which, and vectors of a row of X up to which, a warp takes a whole bin in first products; slots over nonzeros.
+MANY_BINS, FEW_VECTORS, TURNS_PADDING = 12_000, 2, 1.25
 #: Lanes that share a row of X in turns, at most. Twice as many would do as well with half the vectors each, but for the
 #: instructions that pass on a nonzero.
 TURN_LANES = 8
@@ -108,33 +108,18 @@ class Rows(NamedTuple):
     def n_bins(self) -> int:
         return -(-self.shape[0] // WARP)
 
-    @property
-    def mean(self) -> int:
-        """Entries of a row, padding counted."""
-        return self.slots // (WARP * max(1, self.n_bins))
+
+def walks_first(rows: Rows) -> bool:
+    """Whether first products walk over neighbouring rows, where the kernel can: many rows may share what L1 holds of X."""
+    return rows.shape[0] >= WALKED_ROWS and rows.longest <= WALK_STEPS and rows.slots <= WALK_PADDING * rows.nnz
 
 
-class RowOfX(NamedTuple):
-    """A row of X, which is loaded in vectors of `load` bytes."""
-
-    n_vectors: int
-    load: int
-
-
-def walks_first(rows: Rows, x: RowOfX) -> bool:
-    """Whether first products walk over neighbouring rows, where a GPU can: many rows may share what L1 holds of X."""
-    if x.load != LOAD or x.n_vectors % WALKED_VECTORS or rows.longest > WALK_STEPS:
-        return False
-    is_large = rows.shape[0] >= WALKED_ROWS and rows.nnz >= WALKED_MEAN * rows.shape[0]
-    return is_large and rows.slots <= WALK_PADDING * rows.nnz
-
-
-def takes_turns_first(rows: Rows, x: RowOfX) -> bool:
-    """Whether a warp takes all rows of a bin, in turns, in first products. Otherwise lanes share rows.
+def takes_turns_first(rows: Rows, n_vectors: int) -> bool:
+    """Whether a warp takes all rows of a bin, in turns, in first products, of a row of X of so many vectors.
 
     Turns load tables with fewer instructions, and multiply padding too.
     """
-    return rows.n_bins >= MANY_BINS and x.n_vectors <= FEW_VECTORS and rows.slots <= TURNS_PADDING * rows.nnz
+    return rows.n_bins >= MANY_BINS and n_vectors <= FEW_VECTORS and rows.slots <= TURNS_PADDING * rows.nnz
 
 
 def longest_whole_row(block_size: int, n_blocks: int, mean: int, processors: int) -> int:

@@ -31,12 +31,12 @@ ENOUGH_TILES = 1800, 2400
 #: Blocks that a group has at least where it multiplies several together.
 LONG_ENOUGH = 8
 #: Where lanes share a row of single columns, it has several groups of them, of LEAST_ENTRIES entries each, where all rows have
-#: no more threads than these a multiprocessor: all are under way at once.
-ENOUGH_THREADS, LEAST_ENTRIES = 1024, 2
-#: Single columns: vectors of a lane, at most, where lanes share a row; vectors of a row of X up to which one lane may have all,
-#: and up to which a warp may take the rows of a bin in turns.
-MOST_VECTORS, MOST_OF_ONE_LANE, MOST_OF_TURNS = 4, 5, 16
-WARPS = BLOCK // WARP  #: of a thread block
+#: no more threads than these a multiprocessor: all are under way at once. The second number is for rows of LONG_ROWS entries or
+#: more that have no more lanes than a warp, where a lane has several vectors: such a warp finds more of X in L1.
+ENOUGH_THREADS, LEAST_ENTRIES, LONG_ROWS = (1024, 3000), 2, 30
+#: Single columns: rows that are many; vectors of a lane, at most; vectors of a row of X up to which a warp may take the rows of
+#: a bin in turns.
+MANY_ROWS, MOST_VECTORS, MOST_OF_TURNS = 50_000, 4, 8
 #: A long row is cut in pieces. For each a thread block loads rows of X about PIECE_ROUNDS times, or as many times more as keep
 #: the pieces of a row fewer than their steps.
 PIECE_ROUNDS = 8
@@ -109,8 +109,8 @@ MATMAT_ROWS = Kernel(
             ("int64", 8, vector_width(product), 4, 1, 8, False, True, "uint64"),
             ("int32", 16, vector_width(product), 3, 2, 8, True, False, "uint32"),
             ("int32", WARP, vector_width(product), 1, 1, 8, False, False, "uint32"),
-            ("int32", 1, 1, 5, 1, 20, False, False, "uint32"),
-            ("int32", 2, vector_width(product), 2, 1, 8, True, False, "uint32"),
+            ("int32", 1, 1, 3, 1, 12, False, False, "uint32"),
+            ("int32", 2, vector_width(product), 4, 1, 8, True, False, "uint32"),
         )
     ],
     lambda value, product, index, lanes, width, vectors, sharers, loads, is_part, is_cut, offset: (
@@ -164,8 +164,9 @@ class Asked(NamedTuple):
         return matmat_kernels.BlockRows(self.lengths.n_block_rows, self.lengths.mean, self.lengths.most)
 
     @property
-    def x(self) -> matmat_kernels.RowOfX:
-        return matmat_kernels.RowOfX(self.n_vectors, self.width * self.dtype.itemsize)
+    def load(self) -> int:
+        """Bytes of a vector load of X."""
+        return self.width * self.dtype.itemsize
 
 
 class MatrixKernel(NamedTuple):
@@ -225,7 +226,7 @@ def candidates(asked: Asked) -> dict[str, Callable[[], MatrixKernel]]:
     """
     if asked.t.block_size > 1:
         return {"blocks": lambda: _kernel_of_blocks(asked)}
-    layouts = rows_layouts(asked.n_vectors)
+    layouts = rows_layouts(asked.n_vectors, asked.t.shape[0])
     sharers = rows_sharers(asked, layouts[0])
     if sharers > 1 or asked.lengths.most > _longest(asked):
         return {_name(layouts[0]): lambda: _kernel_of_rows(asked, layouts[0], sharers)}
@@ -235,9 +236,9 @@ def candidates(asked: Asked) -> dict[str, Callable[[], MatrixKernel]]:
     if walks(asked):
         found["walk"] = partial(_walking_kernel, asked)
     first = _name(layouts[0])
-    if "walk" in found and matmat_kernels.walks_first(asked.rows, asked.x):
+    if "walk" in found and matmat_kernels.walks_first(asked.rows):
         first = "walk"
-    elif matmat_kernels.takes_turns_first(asked.rows, asked.x):
+    elif matmat_kernels.takes_turns_first(asked.rows, asked.n_vectors):
         first = "turns"
     return {first: found.pop(first), **found}
 
@@ -246,36 +247,36 @@ def _name(layout: tuple[int, int]) -> str:
     return "rows {}x{}".format(*layout)
 
 
-def rows_layouts(n_vectors: int) -> list[tuple[int, int]]:
+def rows_layouts(n_vectors: int, n_rows: int) -> list[tuple[int, int]]:
     """Lanes that share a row of single columns, and the vectors that each has of a row of X, of `n_vectors`.
 
-    A tile of 8 vectors is a cache line of a row of X: L2 holds more of X then. Elsewhere a row of X is one tile if lanes have
-    room for it, as tiles would begin anywhere in a line; but of whole lines of 32 vectors.
+    A tile of 8 vectors is a cache line of a row of X: L2 holds more of X then. A row of X of no whole lines is one tile where
+    lanes have room for it, as tiles would begin anywhere in a line. Few rows have more lanes, to keep the device busy.
     """
-    lanes = [8, 16] if n_vectors > 8 else [1 << (n_vectors - 1).bit_length() >> halvings for halvings in range(3)]
-    if n_vectors % WARP and n_vectors > 8 * MOST_VECTORS:
-        lanes.reverse()
-        if n_vectors > 16 * MOST_VECTORS:
-            lanes.insert(0, WARP)
-    elif 8 < n_vectors <= 4 * MOST_VECTORS:
-        lanes.insert(1, 4)
-    found = [(n, -(-n_vectors // (n * -(-n_vectors // (n * MOST_VECTORS))))) for n in lanes if n]
-    if n_vectors <= MOST_OF_ONE_LANE:
-        found.append((1, n_vectors))
-    if n_vectors > 8:
-        found.append((8, 1))
-    if n_vectors >= 2 * WARP:
-        found.append((WARP, 1))
-    return list(dict.fromkeys(found))
+    if n_vectors <= 4:
+        whole = 1 << (n_vectors - 1).bit_length(), 1
+        return [whole, (1, 3)] if n_vectors == 3 else [whole]
+    if n_vectors <= 8:
+        return [(4, 2), (8, 1), (2, -(-n_vectors // 2))]
+    if n_vectors <= 12:
+        return [(4, 3), (8, 2)]
+    if n_vectors % WARP:
+        fitting = next((lanes for lanes in (8, 16, WARP) if lanes * MOST_VECTORS >= n_vectors), 8)
+        found = [(lanes, -(-n_vectors // (lanes * -(-n_vectors // (lanes * MOST_VECTORS))))) for lanes in (fitting, 8)]
+        return list(dict.fromkeys([*found, (8, 1)]))
+    wide, narrow = ((16, 4), (WARP, 2)) if n_vectors > WARP else ((8, 4), (16, 2))
+    found = [wide, narrow] if n_rows >= MANY_ROWS else [narrow, wide]
+    return list(dict.fromkeys([*found, (8, 4), (8, 1)]))
 
 
 def rows_sharers(asked: Asked, layout: tuple[int, int]) -> int:
     """Groups that share a row of single columns: several where one each would leave threads of the device idle."""
-    lanes, vectors = layout
+    (lanes, vectors), mean = layout, asked.lengths.mean
     n_threads = asked.t.shape[0] * lanes * -(-asked.n_vectors // (lanes * vectors))
     sharers = 1
-    while 2 * sharers * lanes <= BLOCK and 2 * sharers * LEAST_ENTRIES <= asked.lengths.mean:
-        if 2 * sharers * n_threads > ENOUGH_THREADS * processors():
+    while 2 * sharers * lanes <= BLOCK and 2 * sharers * LEAST_ENTRIES <= mean:
+        is_more = mean >= LONG_ROWS and vectors > 1 and 2 * sharers * lanes <= WARP
+        if 2 * sharers * n_threads > ENOUGH_THREADS[is_more] * processors():
             break
         sharers *= 2
     return sharers
@@ -285,7 +286,7 @@ def _kernel_of_rows(asked: Asked, layout: tuple[int, int], sharers: int) -> Matr
     """Where lanes share rows of single columns, or one lane has a row of X."""
     (t, _, dtype, _, width), n_vectors, (lanes, vectors) = asked, asked.n_vectors, layout
     tiles, is_part = -(-n_vectors // (lanes * vectors)), vectors > 1 and n_vectors < lanes * vectors
-    loads = max(4 if lanes * vectors <= 4 else 8, vectors * LOAD // asked.x.load if vectors > 1 else 0)
+    loads = max(4 if lanes * vectors <= 4 else 8, vectors * LOAD // asked.load if vectors > 1 else 0)
     pieces = _pieces(asked, WARP, lanes * vectors / loads, tiles, (1, lanes * width * vectors))
     (n_blocks,) = blocks(t.col_base.size * WARP * lanes * sharers, BLOCK)
     how = asked.stored, dtype, t.col_wide.dtype, lanes, width, vectors, sharers, loads, is_part, pieces.n > 0, _offset(asked)
@@ -409,7 +410,7 @@ def walks(asked: Asked) -> bool:
     (t, lengths, dtype, _, _), stored = asked, asked.stored
     if dtype not in (np.float32, np.float64) or dtype != (stored.dtype if isinstance(stored, Coded) else stored):
         return False
-    n, n_bytes = asked.n_vectors, asked.x.load
+    n, n_bytes = asked.n_vectors, asked.load
     if t.block_size > 1 or n_bytes < LOAD or (n != WALK_LAYOUTS[0][0] and n % (2 * WALK_LAYOUTS[0][0])):
         return False
     return HELD * lengths.most * WARP * copied_bytes(t) <= _room() and can_be_copied(t)
