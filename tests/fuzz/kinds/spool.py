@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 import cvrarray
-from cvrarray.store import spool
+from cvrarray.store import lock, spool
 
 from .. import edits, judge
 from . import store
@@ -80,7 +80,7 @@ def examine(base: str, recipe: list[edits.Edit], folder: str) -> tuple[str, int]
     try:
         _write(path, base, resume=True)
     except Exception as error:
-        return judge.refused(error, (ValueError, FileNotFoundError), path), size
+        return judge.refused(error, (ValueError, FileNotFoundError), path, lock.beside(path, "spool")), size
     stored = cvrarray.Stored(path, device="cpu", threads=1, budget=0)
     stored.check()
     csr = csr_array((_VAL, (_ROW, _COL)), shape=_SHAPE)
