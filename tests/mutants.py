@@ -67,7 +67,6 @@ TESTS = {
     "check_bbcsr": _CHECKS,
     "masks": _CHECKS,
     "checksum": ("forged_tables", "store", "io", "store_hostile"),
-    "crc32": ("text", "io", "store", "store_hostile"),
     "cvr": _FORMAT,
     "bbcsr": _FORMAT,
     "csr": ("errors", "inputs", "cpu_kernels", "io", "indexing", "elementwise"),
