@@ -374,33 +374,15 @@ def lsmr(
             arguments.tolerance(default if value is None else value, name)
             for value, default, name in ((atol, 1e-6, "atol"), (btol, 1e-6, "btol"), (conlim, 1e8, "conlim"))
         ]
-        norm_b = arguments.norms(b, device)
-        with np.errstate(all="ignore"):  # squares of very small and large numbers vanish
-            scale, is_far = solving.scale_of(norm_b, arguments.norms(x, device), dtype)
-            (x if x.ndim == 2 else x[:, None])[:, np.flatnonzero(is_far & (damp == 0))] = 0
-            if (scale != 1).any():
-                b, x, norm_b = solving.times(b, scale, xp), solving.times(x, scale, xp), norm_b * scale
         tests = Tests(tolerances[0], tolerances[1], tolerances[2], limit)
         with np.errstate(all="ignore"), shown(f"least squares for {x.shape[0]:,} unknowns"):
-            if solving.is_one_by_one(matrix, b, device) and b.shape[1]:
-                loop = LSMR(matrix, device, b.shape[:1], dtype, damp, limit)
-                found = _one_by_one(loop, b, x, norm_b, tests, x0 is not None)
-            else:
-                loop = LSMR(matrix, device, b.shape, dtype, damp, limit)
-                found = loop.run(b, x, norm_b, tests, x0 is not None)
-            found = _verified(loop, matrix, b, found, tests, norm_b)
-            if (scale != 1).any():
-                x, stop, count, norm_r, norm_ar, norm_a, cond, norm_x = found
-                found = (
-                    solving.times(x, 1 / scale, xp),
-                    stop,
-                    count,
-                    norm_r / scale,
-                    norm_ar / scale,
-                    norm_a,
-                    cond,
-                    norm_x / scale,
-                )
+            found, is_worse = _solved(matrix, b, x, damp, tests, device)
+            if starts and is_worse.any():  # the sizes of numbers that the start brought in hide b: without it
+                again = _solved(matrix, b, xp.zeros_like(x), damp, tests, device)[0]
+                xp.copyto(found[0], again[0], where=xp.asarray(is_worse))
+                count = found[2] + again[2]
+                found = found[0], *(np.where(is_worse, new, old) for old, new in zip(found[1:], again[1:], strict=True))
+                found = *found[:2], np.where(is_worse, count, found[2]), *found[3:]
             lost = ~np.isfinite(arguments.norms(found[0], device))
             if lost.any():
                 xp.copyto(found[0], starts[0].reshape(x.shape) if starts else 0, where=xp.asarray(lost))
@@ -408,18 +390,55 @@ def lsmr(
     return _result(found, b, show)
 
 
-def _verified(loop: LSMR, matrix: Any, b: Any, found: tuple[Any, ...], tests: Tests, norm_b: np.ndarray) -> tuple[Any, ...]:
-    """With 7, and the true norms, where a solution was said to be found by estimates that x itself does not meet."""
+def _solved(
+    matrix: Any, b: Any, x: Any, damp: float, tests: Tests, device: devices.Device
+) -> tuple[tuple[Any, ...], np.ndarray]:
+    """What SciPy returns, of each column, from the start x; and for which columns 0 is a better solution."""
+    xp, has_start, norm_b = device.xp, bool(x.any()), arguments.norms(b, device)
+    # squares of very small and large numbers vanish
+    scale, is_far = solving.scale_of(norm_b, arguments.norms(x, device), b.dtype)
+    (x if x.ndim == 2 else x[:, None])[:, np.flatnonzero(is_far & (damp == 0))] = 0
+    if (scale != 1).any():
+        b, x, norm_b = solving.times(b, scale, xp), solving.times(x, scale, xp), norm_b * scale
+    start = x.copy() if damp and has_start else None
+    if solving.is_one_by_one(matrix, b, device) and b.shape[1]:
+        loop = LSMR(matrix, device, b.shape[:1], b.dtype, damp, tests.maxiter)
+        found = _one_by_one(loop, b, x, norm_b, tests, has_start)
+    else:
+        loop = LSMR(matrix, device, b.shape, b.dtype, damp, tests.maxiter)
+        found = loop.run(b, x, norm_b, tests, has_start)
+    found, is_worse = _verified(loop, b, start, found, tests, norm_b)
     x, stop, count, norm_r, norm_ar, norm_a, cond, norm_x = found
-    device, eps = loop.adjoint.device, 10 * float(np.finfo(b.dtype).eps)
-    r = b - operators.multiply(matrix, x, device.xp.empty_like(b))
-    size, rounding = arguments.norms(r, device), eps * (norm_a * norm_x + norm_b)
+    if (scale != 1).any():
+        x, norm_r, norm_ar, norm_x = solving.times(x, 1 / scale, xp), norm_r / scale, norm_ar / scale, norm_x / scale
+    return (x, stop, count, norm_r, norm_ar, norm_a, cond, norm_x), is_worse
+
+
+def _verified(
+    loop: LSMR, b: Any, start: Any, found: tuple[Any, ...], tests: Tests, norm_b: np.ndarray
+) -> tuple[tuple[Any, ...], np.ndarray]:
+    """With 7, and the true norms, where a solution was said to be found by estimates that x itself does not meet; and for
+    which columns it was said though 0 has a smaller residual, as the tolerance counts in how large x is.
+    """
+    x, stop, count, norm_r, norm_ar, norm_a, cond, norm_x = found
+    is_found = np.isin(stop, (1, 2, 4, 5))
+    if not is_found.any():
+        return found, is_found
+    device, damp, eps = loop.adjoint.device, loop.damp, 10 * float(np.finfo(b.dtype).eps)
+    r = b - operators.multiply(loop.matrix, x, device.xp.empty_like(b))
+    back, rounding = loop.adjoint(r, device.xp.empty_like(x)), eps * (norm_a * norm_x + norm_b)
+    size = arguments.norms(r, device)
+    is_worse = is_found & (damp == 0) & (size > 1.01 * norm_b)
+    if damp:  # the penalty is on the way from the start
+        away = x if start is None else x - start
+        back -= x.dtype.type(damp * damp) * away
+        size = np.hypot(size, damp * arguments.norms(away, device))
+    steep = arguments.norms(back, device)
     solved = size <= 1.01 * (tests.btol * norm_b + tests.atol * norm_a * norm_x) + rounding
-    back = arguments.norms(loop.adjoint(r, device.xp.empty_like(x)), device)
-    least = (loop.damp != 0) | (back <= 1.01 * tests.atol * norm_a * size + norm_a * rounding)
-    lied = np.isin(stop, (1, 4)) & ~solved | np.isin(stop, (2, 5)) & ~least
-    norm_r, norm_ar = np.where(lied, size, norm_r), np.where(lied & (loop.damp == 0), back, norm_ar)
-    return x, np.where(lied, 7, stop), count, norm_r, norm_ar, norm_a, cond, norm_x
+    least = steep <= 1.01 * tests.atol * norm_a * size + np.hypot(norm_a, damp) * rounding
+    lied = np.isin(stop, (1, 4)) & ~solved | np.isin(stop, (2, 5)) & ~least | is_worse
+    norm_r, norm_ar = np.where(lied, size, norm_r), np.where(lied, steep, norm_ar)
+    return (x, np.where(lied, 7, stop), count, norm_r, norm_ar, norm_a, cond, norm_x), is_worse
 
 
 def _one_by_one(loop: LSMR, b: Any, x: Any, norm_b: np.ndarray, tests: Tests, has_start: bool) -> tuple[Any, ...]:
