@@ -26,7 +26,7 @@ import numpy as np
 from ..core import devices
 from ..core.tables import CSR
 from ..input import coercion
-from . import encoding, indexing, products
+from . import encoding, indexing
 
 _COMPARISONS = {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal}
 _LOGICAL = {np.logical_and, np.logical_or, np.logical_xor}
@@ -279,10 +279,7 @@ def _with_sparse(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dic
     a, b = (_broadcast(v if isinstance(v, CSR) else v._canonical_csr(), shape) for v in (left, right))
     operation = None if kwargs or target.kind == "cuda" or dtypes[0] == np.float16 else _IN_SCIPY.get(ufunc)
     if operation:
-        from scipy.sparse import csr_array
-
-        total = operation(*(csr_array(*products.parts(csr, dtypes[0])) for csr in (a, b)))
-        return array._like(coercion.as_csr(total))
+        return array._like(coercion.as_csr(target.backend("taking").combined(operation, a, b, dtypes[0])))
     indptr, indices, *operands = target.backend("csr").union(a, b, ufunc is np.multiply)
     values = _compute(ufunc, operands, kwargs, dtypes)
     return _wrapped(values, lambda data: array._like(_without_zeros(CSR(indptr, indices, data, shape))))
