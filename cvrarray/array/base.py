@@ -1135,10 +1135,6 @@ class SparseArray(Names):
             canonical: CSR = self._target.backend("csr").canonical(row, col, val, self.shape)
             return canonical
 
-    def _reader(self) -> Any:
-        """A ``cvrarray.cpu.decoding.Reader`` of the matrix, which lives on the CPU."""
-        return self._target.backend("decoding").reader_of_csr(self._canonical_csr())
-
     def _row_sums(self, dtype: np.dtype) -> Any:
         """(n_rows,) the sums of rows in `dtype`, to which the array's promotes; None where a product with ones is to make
         them.

@@ -206,23 +206,12 @@ def multiply_sparse(left: Any, right: Any, format: str | None = None) -> Any:
     if work != dtype and format == "csr":
         raise TypeError(f"SciPy and CuPy hold no {dtype} matrices. Leave out format, or use astype('float32') on an operand")
     with device.use():
-        if (csr := _sparse_product(a, b, work, device)) is not None:
-            if format == "csr":
-                from scipy.sparse import csr_array
-
-                return csr_array((csr.data, csr.indices, csr.indptr), shape=csr.shape)
-            return ours._like(csr._replace(data=coercion.narrowed(csr.data, dtype)))
         if device.kind == "cpu":
-            from scipy.sparse import csr_array as matrix
-
-            multiply = operator.matmul
+            product = device.backend("taking").combined(operator.matmul, a, b, work)
         elif dtype.kind in "fc":
-            from cupyx.scipy.sparse import csr_matrix as matrix
-
-            multiply = device.backend("sparse_product").multiply
+            product = device.backend("sparse_product").multiply(a, b, work)
         else:
             raise TypeError(f"CuPy multiplies no sparse matrices of {dtype}. Use astype('float64'), or to_device('cpu')")
-        product = multiply(matrix(*_parts(a, work)), matrix(*_parts(b, work)))
         product.sort_indices()
         if format == "csr":
             return product
@@ -239,20 +228,6 @@ def _factors(a: CSR, right: Any) -> tuple[CSR, CSR]:
     low, high = int(a.indices.min()), int(a.indices.max()) + 1
     a = a._replace(indices=a.indices - a.indices.dtype.type(low), shape=(a.shape[0], high - low))
     return a, right._canonical_rows(low, high)
-
-
-def _sparse_product(a: Any, b: Any, work: np.dtype, device: Any) -> Any:
-    """The canonical CSR of ``a @ b``, computed in `work`, by our own kernel where there is one; else None."""
-    kernels = device.backend("sparse_product") if device.kind == "cpu" else None
-    if kernels is None or work.kind not in "iufc" or b.shape[1] > kernels.MOST_COLUMNS or a.indices.dtype != b.indices.dtype:
-        return None
-    return kernels.multiply(*(m._replace(data=m.data.astype(work, copy=False)) for m in (a, b)))
-
-
-def _parts(csr: Any, dtype: np.dtype) -> tuple[Any, Any]:
-    """What SciPy's and CuPy's constructors take, with offsets of the indices' dtype where they fit."""
-    pointer = csr.indices.dtype if csr.nnz < 2**31 else np.int64
-    return (csr.data.astype(dtype, copy=False), csr.indices, csr.indptr.astype(pointer, copy=False)), csr.shape
 
 
 def rmatvec(array: Any, x: Any) -> Any:

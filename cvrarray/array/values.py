@@ -29,12 +29,11 @@ MOST_ORDERS = 4
 class Structure:
     """What arrays that differ in their values alone know together."""
 
-    __slots__ = ("__weakref__", "order", "slots", "sources", "sums_have_zeros")
+    __slots__ = ("__weakref__", "order", "slots", "sources")
 
     def __init__(self) -> None:
         self.slots: Any = None  # (nnz,) where each entry of the canonical CSR lies in the value table
         self.order: Any = None  # the same as the format has it, once asked for
-        self.sums_have_zeros = False  # whether an array with explicit zeros was added up: the next sum starts from CSR
         self.sources: dict[Any, Sources | None] = {}  # by the order of values; None: that of the canonical CSR
 
 

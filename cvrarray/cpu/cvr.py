@@ -296,11 +296,6 @@ def to_csr(tables: CVRTables, first: int, last: int) -> CSR:
     return decoding.from_cvr(tables, first, last)
 
 
-def reader(tables: CVRTables) -> decoding.Reader:
-    """The matrix as CSR, some rows at a time."""
-    return decoding.reader_of_cvr(tables)
-
-
 def diagonal(tables: CVRTables, offset: int) -> np.ndarray:
     """``A[i, i + offset]`` for every i for which there is such an entry, 0 where none is stored."""
     return decoding.diagonal_of_cvr(tables, offset)
