@@ -17,11 +17,11 @@ from ..core import matmat_kernels
 from ..core.arrays import Run
 from ..core.matmat_kernels import LINE, LOAD, MATRIX_LANES, TURN_LANES, Tiles
 from ..core.tables import WARP, BBCSRTables, mask_dtype
-from . import distinct, transposed, uneven_rows
+from . import distinct, uneven_rows
 from .bbcsr_lengths import Lengths
 from .bbcsr_reads import reads_apart, reads_near, spread
 from .bbcsr_tables import SHAPES, as_struct, n_slots, slot_bytes
-from .compiler import PRODUCTS, STORED, Coded, Kernel, allowed, constant
+from .compiler import PRODUCTS, ROUNDED, STORED, Coded, Kernel, allowed, constant
 from .launches import NULL, Struct, argument, blocks, matrix_grid, matrix_width, scaling, struct, vector_width
 from .properties import attribute, gpu, has_asynchronous_copies, has_copy_engine, processors
 from .streams import PerStream
@@ -98,7 +98,7 @@ MATMAT = Kernel(
             strict=True,
         )
     ]
-    + [(*dtypes, "int32", 1, False, 8, vector_width(dtypes[1]), 1, "uint32", True, True) for dtypes in transposed.ROUNDED],
+    + [(*dtypes, "int32", 1, False, 8, vector_width(dtypes[1]), 1, "uint32", True, True) for dtypes in ROUNDED],
     lambda value, product, index, size, holes, lanes, width, vectors, offset, dots, is_cut: (
         value, product, index, mask_dtype(size), size, holes, lanes, width, vectors, blocks_under_way(size, lanes * vectors),
         offset, dots, is_cut,
@@ -114,7 +114,7 @@ MATMAT_BLOCKS = Kernel(
             SHAPES[1:], (8, 2, 16), ((2, 2, 1), (1, 8, 2), (4, 1, 1)), (True, False, True), strict=True
         )
     ]
-    + [(*dtypes, "int32", 3, False, 8, vector_width(dtypes[1]), 1, 2, 1, True, True) for dtypes in transposed.ROUNDED],
+    + [(*dtypes, "int32", 3, False, 8, vector_width(dtypes[1]), 1, 2, 1, True, True) for dtypes in ROUNDED],
     lambda value, product, index, size, holes, lanes, width, vectors, sharers, together, dots, is_cut: (
         value, product, index, mask_dtype(size), size, holes, lanes, width, vectors, sharers, together, dots, is_cut,
     ),

@@ -55,6 +55,8 @@ PRODUCTS = [
     ("int8", "int8"),
     ("uint64", "uint64"),
 ]
+#: Those whose sums are rounded: of floating-point numbers.
+ROUNDED = [(value, product) for value, product in PRODUCTS if np.dtype(product).kind in "fc"]
 
 
 class Coded(NamedTuple):
