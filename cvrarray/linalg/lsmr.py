@@ -71,10 +71,10 @@ def _rotation(a: Any, b: Any) -> tuple[Any, Any, Any]:
 class Adjoint:
     """Products with the conjugate transpose of A."""
 
-    def __init__(self, matrix: Any, device: devices.Device, calls: int, columns: int = 1) -> None:
+    def __init__(self, matrix: Any, device: devices.Device, columns: int) -> None:
         self.matrix, self.device = matrix, device
         self.is_array = isinstance(matrix, SparseArray)
-        self.transposed: Any = transposed.for_many(matrix.T, calls, columns) if self.is_array else None
+        self.transposed: Any = transposed.with_tables(matrix.T, columns) if self.is_array else None
 
     def __call__(self, x: Any, out: Any) -> Any:
         """``out = A^H @ x`` for a vector or a matrix."""
@@ -180,14 +180,12 @@ class LSMR:
     For vectors (n,) the numbers are plain ones, which is ten times as fast.
     """
 
-    def __init__(
-        self, matrix: Any, device: devices.Device, shape: tuple[int, ...], dtype: np.dtype, damp: float, limit: int
-    ) -> None:
+    def __init__(self, matrix: Any, device: devices.Device, shape: tuple[int, ...], dtype: np.dtype, damp: float) -> None:
         (n_rows, n_cols), columns = matrix.shape, math.prod(shape[1:])
-        self.matrix, self.damp = transposed.for_many(matrix, limit, columns), damp
+        self.matrix, self.damp = transposed.with_tables(matrix, columns), damp
         self.rows = arithmetic.of(device, (n_rows, *shape[1:]), dtype)
         self.cols = arithmetic.of(device, (n_cols, *shape[1:]), dtype)
-        self.adjoint = Adjoint(matrix, device, limit, columns)
+        self.adjoint = Adjoint(matrix, device, columns)
         self.xp = device.xp
         self.u, self.product = self.rows.empty(), self.rows.empty()
         self.v, self.h, self.h_bar, self.back = (self.cols.zeros() for _ in range(4))
@@ -383,10 +381,10 @@ def lsmr(
         tests = Tests(tolerances[0], tolerances[1], tolerances[2], limit)
         with np.errstate(all="ignore"), shown(f"least squares for {x.shape[0]:,} unknowns"):
             if solving.is_one_by_one(matrix, b, device) and b.shape[1]:
-                loop = LSMR(matrix, device, b.shape[:1], dtype, damp, limit)
+                loop = LSMR(matrix, device, b.shape[:1], dtype, damp)
                 found = _one_by_one(loop, b, x, norm_b, tests, x0 is not None)
             else:
-                loop = LSMR(matrix, device, b.shape, dtype, damp, limit)
+                loop = LSMR(matrix, device, b.shape, dtype, damp)
                 found = loop.run(b, x, norm_b, tests, x0 is not None)
             found = _verified(loop, matrix, b, found, tests, norm_b)
             if (scale != 1).any():
