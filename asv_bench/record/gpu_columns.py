@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import cvrarray
-from cvrarray.array.transposed import pays_after
 from cvrarray.cli import bench, gpu_peers
 from cvrarray.cli.table import finite
 from cvrarray.core import clocks, devices
@@ -124,7 +123,7 @@ def measure_case(
         y = device.xp.zeros((*csr.shape[:1], *shape[1:]), csr.dtype)
         ours, plain = (of.T if transposed else of for of in (array, without_hint))
         calls: dict[str, clocks.Call] = {"ours": partial(operator.matmul, ours, x)}
-        for _ in range(settled(array, transposed) if k == 1 else 1):
+        for _ in range(gpu.SETTLED if k == 1 else 1):
             product = calls["ours"]()
         answers = references(csr, x, device)
         error, seconds, left_out = worst(product, answers, device.xp), clock.quickest(calls["ours"]), {}
@@ -153,11 +152,6 @@ def measure_case(
             | {"host_seconds": {name: timing.host for name, timing in timings.items()}, "left_out": left_out}
         )
     return cases
-
-
-def settled(array: Any, transposed: bool) -> int:
-    """Products with a vector after which an array, or its transpose, does as it will from then on."""
-    return max(gpu.SETTLED, 1 + (pays_after(array) if transposed else 0))
 
 
 def references(csr: Any, x: Any, device: devices.Device) -> dict[int, tuple[Any, Any]]:

@@ -19,7 +19,7 @@ from ..input import coercion, limits
 from . import encoding, serialized
 from .base import SparseArray
 from .kept import PART, Kept
-from .transposed import TransposedArray, keep
+from .transposed import TransposedArray, by_panels, keep
 from .values import Structure, same_tables
 
 #: Number -> array, while it lives: operators of PyTorch take numbers, not arrays. Code that ``torch.compile`` has
@@ -108,9 +108,8 @@ class FormatArray(SparseArray):
     _packed: serialized.Packed | None = None  # of the last pickle
     _place_cache: tuple[Any, Any] | None = None  # rows and columns of the canonical CSR, once asked for
     _structure: Structure  # what arrays know together that differ in their values alone
-    _transpose: Any  # an array that is the transpose, once it is worth it; False where there shall be none
+    _transpose: Any  # an array that is the transpose, once a product needed it; False where there shall be none
     _transpose_version: int | None  # that of the values in it, None where it must get them before its next product
-    _n_scattered: int  # products of the transpose with a vector on a GPU, without it or since its values are old
     _is_written_by_graphs: bool  # whether CUDA graphs replace values, without that anyone is told
     _has_graphs_of_transpose: bool  # whether CUDA graphs multiply by its transpose
 
@@ -189,7 +188,7 @@ class FormatArray(SparseArray):
         self._dense_type = target.xp.ndarray
         self._kernels, self._ready, self._ready_transposed = {}, {}, {}
         self._structure, self._version = Structure(), 0
-        self._transpose, self._transpose_version, self._n_scattered = None, 0, 0
+        self._transpose, self._transpose_version = None, 0
         self._kept, self._of_graphs = Kept(), []
         self._is_written_by_graphs, self._has_graphs_of_transpose = target.is_capturing(), False
         self._number = next(_NUMBERS)
@@ -390,7 +389,7 @@ class FormatArray(SparseArray):
         self._kernels, self._ready = {}, {}
 
     def _drop_derived(self) -> None:
-        self._packed, self._n_scattered = None, 0
+        self._packed = None
         self._kept.drop(self)
         self._ready_transposed = {}  # a new one, as in _take_table
 
@@ -595,18 +594,8 @@ class FormatArray(SparseArray):
         return run
 
     def _product_transposed(self, dtype: np.dtype) -> Run:
-        """``A.T @ x`` of a format whose module has none: by tables of the transposed matrix, which are kept."""
-        product = self.T.copy()._kernel("product", dtype)
-
-        def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
-            product(x, y, alpha, beta)
-
-        def renew() -> None:
-            nonlocal product
-            product = self.T.copy()._kernel("product", dtype)
-
-        run.renew = renew  # type: ignore[attr-defined]
-        return run
+        """``A.T @ x`` of a format whose module has none, where no tables are kept."""
+        return by_panels(self, "product", dtype)
 
     def _entries(self) -> Any:
         if self._structure.slots is None:

@@ -21,11 +21,6 @@ from ..core.distinct import NARROWER
 from ..core.tables import CSR
 from ..input import coercion
 
-#: Columns of X from which ``A.T @ X`` transposes the matrix for the call: on a CPU a conversion takes as long as 13
-#: (BBCSR) to 26 (CVR) transposed products with a vector, and the matrix kernel then takes many columns in the time of a
-#: few.
-CONVERT_FROM = 24
-
 #: dtypes of float32 -> the same of float64
 WIDER = {narrow: wide for wide, narrow in NARROWER.items()}
 
@@ -244,29 +239,6 @@ def _adjoint(product: Callable[[Any, Any], Any], array: Any, x: Any) -> Any:
     if array.dtype.kind != "c":
         return product(array.T, x)
     return product(array.T, operand(array, x, "x").conj()).conj()
-
-
-def transposed_matrix(base: Any, dtype: np.dtype) -> Run:
-    """``run(X, Y, alpha, beta)``: ``Y = alpha * base.T @ X + beta * Y``, X (n_rows, k) and Y (n_cols, k) in C order, X of few
-    columns in any.
-
-    Column by column, or, where there are many, with the transposed array, which lives for the call. A CUDA graph holds no
-    conversion.
-    """
-    target = base._target
-
-    def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
-        if x.shape[1] >= CONVERT_FROM and not target.is_capturing():
-            base.T.copy()._kernel("product_matrix", dtype)(x, y, alpha, beta)
-            return
-        xp, multiply = target.xp, base._kernel("product_transposed", dtype)
-        with target.keeping(base._of_graphs):
-            for column in range(x.shape[1]):
-                total = xp.empty(y.shape[0], dtype) if beta == 0 else y[:, column].copy()
-                multiply(xp.ascontiguousarray(x[:, column]), total, alpha, beta)
-                y[:, column] = total
-
-    return run
 
 
 def _multiply(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:

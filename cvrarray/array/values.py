@@ -127,11 +127,6 @@ def checked_out(array: Any, out: Any) -> Any:
     return out
 
 
-def knows_transpose(transpose: Any) -> bool:
-    """Whether :func:`renew_transpose` has found out where values go."""
-    return "transposed" in transpose._structure.sources
-
-
 def renew_transpose(base: Any, transpose: Any) -> None:
     """Write the values of `base` into `transpose`, an array of the transposed matrix.
 

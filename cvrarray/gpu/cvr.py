@@ -23,9 +23,7 @@ from . import (
     segments,
     shared_memory,
     short_rows,
-    transposed,
 )
-from .autotune import autotuned
 from .captures import synchronize
 from .compiler import ROWS_OF_X, STORED, Kernel
 from .copied import structure
@@ -104,29 +102,6 @@ MATVEC = Kernel(
         value, product, index, n_lanes, UNROLL[product.itemsize], form, cut, keeps,
     ),
 )  # fmt: skip
-TRANSPOSED = Kernel(
-    "cvr_transposed",
-    "cvr_transposed",
-    [
-        (*dtypes, *how)
-        for dtypes in STORED
-        for how in (
-            ("int32", WARP, transposed.COUNT, False),
-            ("int32", WARP, transposed.ADD, transposed.may_be_floats(dtypes[1])),
-            ("int64", 4, transposed.ADD, False),
-        )
-        if how[2] == transposed.ADD or dtypes in transposed.ROUNDED
-    ],
-)
-TRANSPOSED_FINISH = Kernel(
-    "cvr_transposed",
-    "cvr_transposed_finish",
-    [
-        (*dtypes, *how)
-        for dtypes in STORED
-        for how in (("int32", WARP, transposed.may_be_floats(dtypes[1])), ("int64", 4, False))
-    ],
-)
 
 
 def default_n_lanes(csr: CSR) -> int:
@@ -339,28 +314,6 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Run:
 
     of_matrix = cvr_matmat.product(t, dtype, partial(slots_by_rows, t), partial(_of_slots, t.n_lanes))
     return rows_as_entries.product(dtype, of_vector, of_matrix)
-
-
-def product_transposed(tables: CVRTables, dtype: np.dtype) -> Run:
-    """``run(x, y, alpha, beta)``, which does ``y = alpha * A.T @ x + beta * y``; x (n_rows,) and y (n_cols,)."""
-    t, n_cols = tables, tables.shape[1]
-    chunks, grid = as_struct(t), blocks(t.carry_row.size * WARP, BLOCK)
-    how = distinct.kind(t.val, t.distinct), dtype, t.tail.dtype, t.n_lanes
-
-    def scatter(found, x, sums):
-        found(grid, (BLOCK,), (chunks, x, sums))
-
-    @cache
-    def finishing(floats):
-        return TRANSPOSED_FINISH(*how, floats)
-
-    def finish(floats, x, sums, y, alpha, beta, form):
-        transposed.cooperative(finishing(floats), chunks, x, sums, np.int64(n_cols), y, alpha, beta, form)
-
-    passes = transposed.Passes(lambda sums: scatter(TRANSPOSED(*how, transposed.COUNT, False), NULL, sums), finish)
-    sums = transposed.ColumnSums(passes, distinct.different(t.val, t.distinct), n_cols, dtype)
-    plain = sums.product(partial(scatter, TRANSPOSED(*how, transposed.ADD, sums.floats)))
-    return autotuned(n_slots(t), n_cols, plain, lambda: shared_memory.product_transposed(t, sums, as_struct))
 
 
 def fill(tables: CVRTables, runs: Runs, data: cupy.ndarray, values: cupy.ndarray) -> None:

@@ -32,8 +32,3 @@ def architecture() -> int:
 def has_copy_engine() -> bool:
     """Can it copy whole tables there by one instruction, as ``kernels/copies.cuh`` does?"""
     return architecture() >= 90
-
-
-def has_float_vectors() -> bool:
-    """Can it add four floats in memory by one instruction?"""
-    return architecture() >= 90

@@ -71,10 +71,10 @@ def _rotation(a: Any, b: Any) -> tuple[Any, Any, Any]:
 class Adjoint:
     """Products with the conjugate transpose of A."""
 
-    def __init__(self, matrix: Any, device: devices.Device, calls: int, columns: int = 1) -> None:
+    def __init__(self, matrix: Any, device: devices.Device, columns: int) -> None:
         self.matrix, self.device = matrix, device
         self.is_array = isinstance(matrix, SparseArray)
-        self.transposed: Any = transposed.for_many(matrix.T, calls, columns) if self.is_array else None
+        self.transposed: Any = transposed.with_tables(matrix.T, columns) if self.is_array else None
 
     def __call__(self, x: Any, out: Any) -> Any:
         """``out = A^H @ x`` for a vector or a matrix."""
@@ -180,14 +180,12 @@ class LSMR:
     For vectors (n,) the numbers are plain ones, which is ten times as fast.
     """
 
-    def __init__(
-        self, matrix: Any, device: devices.Device, shape: tuple[int, ...], dtype: np.dtype, damp: float, limit: int
-    ) -> None:
+    def __init__(self, matrix: Any, device: devices.Device, shape: tuple[int, ...], dtype: np.dtype, damp: float) -> None:
         (n_rows, n_cols), columns = matrix.shape, math.prod(shape[1:])
-        self.matrix, self.damp = transposed.for_many(matrix, limit, columns), damp
+        self.matrix, self.damp = transposed.with_tables(matrix, columns), damp
         self.rows = arithmetic.of(device, (n_rows, *shape[1:]), dtype)
         self.cols = arithmetic.of(device, (n_cols, *shape[1:]), dtype)
-        self.adjoint = Adjoint(matrix, device, limit, columns)
+        self.adjoint = Adjoint(matrix, device, columns)
         self.xp = device.xp
         self.u, self.product = self.rows.empty(), self.rows.empty()
         self.v, self.h, self.h_bar, self.back = (self.cols.zeros() for _ in range(4))
@@ -402,10 +400,10 @@ def _solved(
         b, x, norm_b = solving.times(b, scale, xp), solving.times(x, scale, xp), norm_b * scale
     start = x.copy() if damp and has_start else None
     if solving.is_one_by_one(matrix, b, device) and b.shape[1]:
-        loop = LSMR(matrix, device, b.shape[:1], b.dtype, damp, tests.maxiter)
+        loop = LSMR(matrix, device, b.shape[:1], b.dtype, damp)
         found = _one_by_one(loop, b, x, norm_b, tests, has_start)
     else:
-        loop = LSMR(matrix, device, b.shape, b.dtype, damp, tests.maxiter)
+        loop = LSMR(matrix, device, b.shape, b.dtype, damp)
         found = loop.run(b, x, norm_b, tests, has_start)
     found, is_worse = _verified(loop, b, start, found, tests, norm_b)
     x, stop, count, norm_r, norm_ar, norm_a, cond, norm_x = found

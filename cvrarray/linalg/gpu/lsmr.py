@@ -8,11 +8,10 @@ from typing import Any
 import cupy
 import numpy as np
 
-from cvrarray.array.base import SparseArray
 from cvrarray.gpu.compiler import Kernel
 from cvrarray.linalg.bidiagonal import STATE, Vectors
 from cvrarray.linalg.gpu.layout import VECTORS, Layout
-from cvrarray.linalg.gpu.state import Lookout
+from cvrarray.linalg.gpu.state import Lookout, can_be_captured
 from cvrarray.linalg.gpu.steps import in_batches
 
 LEFT = Kernel("lsmr", "lsmr_left", VECTORS)
@@ -20,7 +19,7 @@ RIGHT = Kernel("lsmr", "lsmr_right", VECTORS)
 MOVE = Kernel("lsmr", "lsmr_move", VECTORS)
 
 
-def run(matrix: Any, adjoint: Callable[[Any, Any], Any], times: Callable[..., Any], vectors: Vectors, begin: np.ndarray) -> Any:
+def run(matrix: Any, adjoint: Any, times: Callable[..., Any], vectors: Vectors, begin: np.ndarray) -> Any:
     """Iterate from the columns' states `begin` (k,) until every column has ended; the states then."""
     u, product, v, back, h, h_bar, x = vectors
     k, dtype = begin.size, u.dtype
@@ -36,6 +35,7 @@ def run(matrix: Any, adjoint: Callable[[Any, Any], Any], times: Callable[..., An
         cols.launch(MOVE(dtype), (of_cols, columns, v, h_bar, h, x))
 
     lookout = Lookout(columns)
-    is_graph = isinstance(matrix, SparseArray) and dtype.kind != "c" and matrix.dtype.kind != "c"  # conj() takes memory
+    is_graph = can_be_captured(matrix, None) and can_be_captured(adjoint.transposed, None)
+    is_graph = is_graph and dtype.kind != "c" and matrix.dtype.kind != "c"  # conj() takes memory
     in_batches(step, int(begin["limit"].max()), is_graph, lookout, lambda words: bool(words.view(STATE)["going"].any()))
     return columns.get().view(STATE)[:, 0]
