@@ -30,6 +30,7 @@ from cvrarray.core import clocks, devices
 from cvrarray.input import coercion
 
 from . import families, kinds, pages
+from .clocks import ColdClock
 
 #: Products after which an array does as it will from then on.
 SETTLED = 20
@@ -111,9 +112,9 @@ def measure(
         calls = _calls(csr, arrays, k, device)
         timed: dict[str, Any] = {"chosen": plan.format + str(plan.block_size or "")}
         if repeats:
-            timed["warm"] = _microseconds(clock.times(calls, repeats))
+            timed["warm"] = _microseconds(clocks.times(clock, calls, repeats))
         if repeats and k == 1:
-            timed["cold"] = _microseconds(clock.times(calls, repeats, cold=True))
+            timed["cold"] = _microseconds(clocks.times(ColdClock(device), calls, repeats))
         found[str(k)] = timed
     return {
         "dtype": dtype.name,
