@@ -16,9 +16,8 @@ from typing import Any
 from figures import OURS, SLOWER, THEIRS, Bar, bars
 
 from asv_bench.record import columns_page, gpu_page, pages, products_page, solve
-from asv_bench.record.pages import has_few_values, markdown
+from asv_bench.record.pages import Drawing, has_few_values, markdown
 from cvrarray.cli.table import significant
-from cvrarray.drawing import Drawing
 
 #: What the charts of the front page show of the generated matrices.
 LABELS = {

@@ -25,7 +25,7 @@ LAYERS = [  # a module imports from its own layer and from those before it
     {"array"},
     {"cvr", "bbcsr"},
     {"formats"},
-    {"choice", "drawing"},
+    {"choice"},
     {"linalg"},
     {"torch"},
     {"files"},

@@ -34,9 +34,10 @@ import cvrarray
 from cvrarray import generate, linalg
 from cvrarray.cli import INPUT_ERRORS, bench, sources
 from cvrarray.cli.table import in_a_line, render, significant
-from cvrarray.core import clocks, devices, timing
+from cvrarray.core import devices, timing
 
 from . import machine, pages
+from .clocks import OtherLoad
 from .solve_peers import Solve, Warp, gpu_peers, scipy_peers
 
 #: Iterations of the shorter solve, and how many more the longer one has, at least and at most, on a device of that kind;
@@ -120,7 +121,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     names = args.matrices or DEFAULT[device.kind]
     cases = [(name, scale) for scale in scales for name in names if name in generate.MATRICES]
     cases += [(name, scales[0]) for name in names if name not in generate.MATRICES]
-    others = clocks.OtherLoad()
+    others = OtherLoad()
     results: list[dict[str, Any]] = []
     report = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

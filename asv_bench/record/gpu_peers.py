@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -37,8 +36,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.clocks import Clock
-from .table import in_a_line, significant
+from cvrarray.cli import peers
+from cvrarray.cli.table import in_a_line, significant
+from cvrarray.core import devices
+from cvrarray.core.clocks import GPUClock, HostClock
+
+from .clocks import quickest
 
 Array = Any  # numpy.ndarray or cupy.ndarray
 Run = Callable[[], Array]
@@ -458,28 +461,17 @@ def bsr_matrix(csr: Any, x: Array, y: Array, block_size: int) -> Run:
     return SpMMBSR(to_bsr(csr, block_size, cupy), x, y, "BSR_ALG1")
 
 
-def cupyx(csr: Any, x: Array, y: Array) -> Run:
-    """CuPy's own sparse product, which allocates its result."""
-    return lambda: csr @ x
-
-
-def torch(csr: Any, x: Array, y: Array) -> Run:
-    """PyTorch's CSR tensors, which share the matrix's memory; the result is PyTorch's."""
-    try:
-        import torch
-    except ImportError as error:
-        raise LeftOut("PyTorch is not installed") from error
-    if not torch.cuda.is_available():
-        raise LeftOut("this PyTorch has no CUDA")
-    parts = [torch.from_dlpack(part) for part in (csr.indptr, csr.indices, csr.data)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that sparse CSR tensors are in beta state
-        tensor, operand = torch.sparse_csr_tensor(*parts, size=csr.shape), torch.from_dlpack(x)
-    return lambda: tensor @ operand
+def library(name: str, csr: Any, x: Array, y: Array) -> Run:
+    """A library as its users call it; it allocates its result."""
+    device = devices.of(x)
+    found = peers.products(csr, x, device)
+    if name not in found:
+        raise LeftOut(peers.left_out(device)[name])
+    return found[name]
 
 
 #: The peers that call a library as its users do; all others call cuSPARSE, prepared.
-LIBRARIES = ("cupyx", "torch")
+LIBRARIES = peers.ON_GPU
 
 #: Every peer by the name that it has in tables and reports, in the order of their columns.
 PEERS: dict[str, Prepare] = {
@@ -488,8 +480,7 @@ PEERS: dict[str, Prepare] = {
     "sell": partial(SpMVSELL, algorithm="SELL_ALG1"),
     **{f"bsr {size}": partial(bsr, block_size=size) for size in BLOCK_SIZES},
     **{f"op alg{number}": partial(SpMVOp, algorithm=number) for number in (1, 2)},
-    "cupyx": cupyx,
-    "torch": torch,
+    **{name: partial(library, name) for name in LIBRARIES},
 }
 
 #: Peers of products with a dense matrix.
@@ -498,8 +489,7 @@ MATRIX_PEERS: dict[str, Prepare] = {
     **{f"csr alg{n} F": partial(SpMM, algorithm=f"CSR_ALG{n}", order="F") for n in (1, 2, 3)},
     **{f"bsr {size}": partial(bsr_matrix, block_size=size) for size in BLOCK_SIZES},
     **{f"ell {size}": partial(SpMMELL, block_size=size) for size in ELL_SIZES},
-    "cupyx": cupyx,
-    "torch": torch,
+    **{name: partial(library, name) for name in LIBRARIES},
 }
 
 
@@ -530,7 +520,11 @@ class Tried(NamedTuple):
 
 
 def tried(
-    make: Callable[[], Run], error_of: Callable[[Array], float], ours: float, clock: Clock, most: float = HOPELESS
+    make: Callable[[], Run],
+    error_of: Callable[[Array], float],
+    ours: float,
+    clock: HostClock | GPUClock,
+    most: float = HOPELESS,
 ) -> Tried:
     """The peer that `make` gives, after a look at whether it refuses, is wrong, or is hopeless: it takes more than `most`
     times `ours`, in seconds.
@@ -539,7 +533,7 @@ def tried(
     """
     try:
         call = make()
-        error, times = error_of(call()), clock.quickest(call) / ours
+        error, times = error_of(call()), quickest(clock, call) / ours
     except LeftOut as reason:
         return Tried(None, math.nan, str(reason))
     except Exception as refused:  # some libraries say so only when they are called
