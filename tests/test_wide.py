@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from cvrarray.choice import model
 from cvrarray.core import wide
-
-PAGE = Path(__file__).parents[1] / "docs" / "decisions" / "0005-choice-of-format.md"
 
 #: Kernel -> block size (0: CVR), columns, dtype, and what differs from a stencil of a million rows.
 KERNELS = {
@@ -103,9 +98,3 @@ def test_a_sum_of_the_page():
 def test_more_columns_take_longer(name):
     of = matrix(*KERNELS[name])
     assert wide.microseconds(of) < wide.microseconds(of._replace(columns=4 * of.columns))
-
-
-def test_the_page_has_the_constants():
-    rows = re.findall(r"^\| ([a-z ]+) \|((?: [\d.]* ?\|){14})$", PAGE.read_text(), re.MULTILINE)
-    found = {name: tuple(float(cell.strip() or 0) for cell in cells.split("|")[:-1]) for name, cells in rows}
-    assert found == wide.COSTS

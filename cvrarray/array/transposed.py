@@ -5,7 +5,7 @@ rows and columns exchanged. ``A.T.T`` is the base itself, and ``A.T.copy()`` con
 that holds the transposed matrix.
 
 Products swap: ``A.T @ x`` is the base's transposed product. It scatters its sums, which is slower than collecting them. So
-the base may keep *tables of its transpose*, and the product is theirs (docs/decisions/0018):
+the base may keep *tables of its transpose*, and the product is theirs (docs/architecture.md):
 
 * On a CPU, and for ``A.T @ X`` on a GPU, the first product makes them, in the format that suits so many columns. Which of
   both ways is taken is decided then, for all products of the kind: so every call gives the same bits.
@@ -41,7 +41,7 @@ from .values import knows_transpose, renew_transpose
 BUDGET = Budget("CVRARRAY_TRANSPOSED_MEMORY", 1 / 4)
 
 #: On a GPU: microseconds that a conversion of the transpose takes, and that a product with a vector then saves, and for each
-#: million nonzeros: measured, docs/measurements/0010.
+#: million nonzeros: measured, docs/measurements/matrix-products.md.
 CONVERSION, SAVED = (1100.0, 110.0), (15.0, 3.5)
 ROOM = 10  # times the bytes of the array, that must be free for a conversion on a GPU
 #: Products with a vector until tables that are there get the values that the array got meanwhile.

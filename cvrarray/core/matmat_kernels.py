@@ -1,7 +1,7 @@
 """Which kernel multiplies in ``A @ X`` on a GPU, as far as counts tell.
 
 The kernels' own modules go by it, and so does the choice of a format (:mod:`.wide`):
-``docs/decisions/0010-gpu-matrix-and-transposed.md`` has the reasons. A row of X is loaded in vectors of up to 16 bytes.
+``docs/measurements/matrix-products.md`` has the reasons. A row of X is loaded in vectors of up to 16 bytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What ``A @ X`` takes on a GPU, by the kernel that multiplies: for the choice of a format.
 
 A row of X comes from L2 for each nonzero, or for each column of a stored block, and from L1 where neighbouring rows of A share
-it. Kernels differ in what that costs, so the constants are theirs: see ``docs/decisions/0005-choice-of-format.md``.
+it. Kernels differ in what that costs, so the constants are theirs: see ``docs/measurements/choice-of-format.md``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Products with shared memory: of ``A @ x`` it holds entries of x, of ``A.T @ x`` the sums of columns.
 
 Where columns are scattered, each nonzero makes a gather of its own from L1 or L2, and these bound the product
-(``docs/decisions/0003-gpu-products.md``). Shared memory serves 32 addresses at a time.
+(``docs/measurements/gpu-products.md``). Shared memory serves 32 addresses at a time.
 
 * CVR, ``A @ x``: all of x, where it fits. Else the entries of popular columns, those that most nonzeros are in. They
   are worth it where columns are hit unevenly, as in graphs and recommender matrices. The tables then get other column
@@ -166,7 +166,7 @@ def product_transposed(t: CVRTables, sums: transposed.ColumnSums, struct_of: Cal
     """``run(x, y, alpha, beta)``, ``A.T @ x`` with sums of columns in shared memory, or None where no column is popular
     enough.
 
-    Without shared memory L2's atomics bound the product (``docs/decisions/0010-gpu-matrix-and-transposed.md``).
+    Without shared memory L2's atomics bound the product (``docs/measurements/matrix-products.md``).
     """
     n_cols, most = t.shape[1], shared_memory() - distinct.shared_bytes(t.distinct)
     column = bytes_a_column(sums.dtype)
