@@ -81,7 +81,7 @@ DEFAULT_BLOCK_SIZE = 6
 
 
 class VectorCosts(NamedTuple):
-    """Microseconds of ``A @ x`` on a GPU: see ``docs/decisions/0005``."""
+    """Microseconds of ``A @ x`` on a GPU: see ``docs/measurements/choice-of-format.md``."""
 
     own_us: float
     ramp: float  # until memory is as busy as it can be, which takes some RAMP_MB

@@ -104,12 +104,12 @@ LARGE = 1 << 23
 
 
 #: On a CPU, time over that of streaming the tables, for records and lanes out of phase; and where a product mostly
-#: waits for memory: 8-byte values, tables over LARGE. See ``docs/decisions/0005``.
+#: waits for memory: 8-byte values, tables over LARGE. See ``docs/measurements/choice-of-format.md``.
 FACTOR, FACTOR_WAITING = 1.33, 1.05
 
 
 class VectorCosts(NamedTuple):
-    """Microseconds of ``A @ x`` on a GPU: see ``docs/decisions/0005``."""
+    """Microseconds of ``A @ x`` on a GPU: see ``docs/measurements/choice-of-format.md``."""
 
     own_us: float
     length: float  # for each power of e of the mean row

@@ -44,7 +44,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("cvrarray", "kernels", "tests", "examples", "docs/decisions", "pyproject.toml", "README.md")
+COPIED = ("cvrarray", "kernels", "tests", "examples", "pyproject.toml", "README.md")
 OTHER = {
     "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+", "*": "+", "/": "*", "//": "*",
     "%": "//", "&": "|", "|": "&", "^": "&", "<<": ">>", ">>": "<<", "+=": "-=", "-=": "+=", "*=": "+=", "&=": "|=", "|=": "&=",

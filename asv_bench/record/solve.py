@@ -68,7 +68,7 @@ def pose_graph(rings: int, per_ring: int, seed: int = 0) -> Any:
     return scipy.sparse.csr_array(scipy.sparse.bsr_array((values, blocks.indices, blocks.indptr)))
 
 
-#: What solvers are made for, in the sizes that docs/measurements/0015 has: 0.8, 0.8, 6 and 7 million nonzeros.
+#: What solvers are made for, in the sizes that docs/measurements/solvers.md has: 0.8, 0.8, 6 and 7 million nonzeros.
 SYSTEMS: dict[str, Callable[[], Any]] = {
     "pose_graph": lambda: pose_graph(50, 100),
     "shell": lambda: generate.shell6(10),

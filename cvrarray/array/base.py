@@ -212,7 +212,7 @@ class SparseArray(Names):
         GPU for ``A.T @ X``, in the first product; on a GPU for ``A.T @ x`` in the product by which a conversion would have
         paid, which the number of products decides. Last bits may differ before and after. The same products, one after
         the other, give the same bits in every run. ``repr`` and ``nbytes`` of the view tell of the tables, and
-        ``CVRARRAY_TRANSPOSED_MEMORY`` limits them, 0 for none: see ``docs/decisions/0018``.
+        ``CVRARRAY_TRANSPOSED_MEMORY`` limits them, 0 for none: see ``docs/architecture.md``.
 
         Examples
         --------

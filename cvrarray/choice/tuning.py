@@ -4,7 +4,7 @@
 The fastest candidate is remembered in the user's cache folder: one small file for each matrix structure, dtype and
 device, named by a digest of all that the choice depends on. A file holds a checksum, is written beside its place and
 moved there in one step. So a reader finds a whole file or none, whatever other processes do, and takes a damaged one
-for none. See ``docs/decisions/0009-tune.md``.
+for none. See ``docs/architecture.md``.
 """
 
 from __future__ import annotations

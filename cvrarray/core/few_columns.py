@@ -1,7 +1,7 @@
 """Where ``A @ X`` with few columns goes as ``A @ x`` on a GPU, a row of X being an entry of x.
 
 The kernels follow it, and the choice of a format, which knows as much. Measured:
-``docs/measurements/0010-gpu-matrix-and-transposed.md``.
+``docs/measurements/matrix-products.md``.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ THREADS_NEAR = 512
 
 
 def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
-    """Blocks in flight in a narrow and in a wide bin, measured on an H200: see ``docs/decisions/0003-gpu-products.md``.
+    """Blocks in flight in a narrow and in a wide bin, measured on an H200: see ``docs/measurements/gpu-products.md``.
 
     More of them hide more latency, but widen the part of `x` that a multiprocessor's warps read at a time. Where rows
     are long and their columns far apart (`is_far`), only few keep that part in cache.

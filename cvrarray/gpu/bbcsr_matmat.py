@@ -1,6 +1,6 @@
 """``A @ X`` with BBCSR on the GPU: which kernel multiplies, and how lanes and warps share rows of A and of X.
 
-``docs/decisions/0010-gpu-matrix-and-transposed.md`` has the reasons, and the kernels' files say what each does.
+``docs/measurements/matrix-products.md`` has the reasons, and the kernels' files say what each does.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ UNROLL = {1: 6, 2: 6, 4: 6, 8: 6, 16: 4}
 #: Entries of rows that count as long where columns are far apart, as in BBCSR's ``is_far``.
 LONG = 40
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device
-#: busy, more (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0003-gpu-products.md``.
+#: busy, more (to MAX_STEPS) where rows are longer. Measured: ``docs/measurements/gpu-products.md``.
 MIN_STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 512, 7392
 #: A matrix of less than FEW_WAVES waves has a whole number of them, or chunks of LEAST_STEPS where that is fewer. One of
 #: less than a wave has fewer chunks than the device holds with short values: so each has more steps between its ends.

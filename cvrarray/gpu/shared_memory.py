@@ -1,7 +1,7 @@
 """``A @ x`` of CVR with entries of x in shared memory.
 
 Where columns are scattered, each nonzero makes a gather of its own from L1 or L2, and these bound the product
-(``docs/decisions/0003-gpu-products.md``). Shared memory serves 32 addresses at a time.
+(``docs/measurements/gpu-products.md``). Shared memory serves 32 addresses at a time.
 
 It holds all of x, where that fits. Else the entries of popular columns, those that most nonzeros are in. They are worth
 it where columns are hit unevenly, as in graphs and recommender matrices. The tables then get other column numbers, which

@@ -1,7 +1,6 @@
-"""The map of the house: what each module, kernel and test file is for, in its own first sentence.
+"""The map of the package: what each module and kernel file is for, in its own first sentence.
 
-``python docs/house.py`` prints it; the page docs/contributing.md shows it. Nothing is written down twice: a new file
-appears by itself, and ``tests/test_house.py`` sees to it that its first line says something.
+``python docs/file_map.py`` prints it, and the page docs/contributing.md shows it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 #: Folders on the map, in reading order, and what is left out of them.
-PLACES = ("cvrarray", "kernels", "asv_bench", "tests")
+PLACES = ("cvrarray", "kernels")
 LEFT_OUT = ("__main__.py",)
 
 
