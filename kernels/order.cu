@@ -6,26 +6,24 @@
 //           of a column, and write neighbours of a row
 // traffic   2 sizeof(T) bytes an element, in pieces of `rows` elements that are read and of `cols` that are written
 // requires  rows and cols of THREADS at most, cols * (rows | 1) of TILE at most; a block for each tile, those of a panel of
-//           columns one after the other. SOME: only n_rows rows are copied, those that `some` lists, each once
+//           columns one after the other
 // races     none: each element is written once, after the barrier by a thread of the block that read it
-template <class T, int THREADS, int TILE, bool SOME>
-__global__ void to_c_order(const T* x, int64 apart, T* y, int64 n_rows, int64 n_cols, int rows, int cols, uint32 n_row_tiles,
-                           const int64* some) {
+template <class T, int THREADS, int TILE>
+__global__ void to_c_order(const T* x, int64 apart, T* y, int64 n_rows, int64 n_cols, int rows, int cols, uint32 n_row_tiles) {
     __shared__ T tile[TILE];
-    auto numbered = [&](int64 row) { return SOME ? some[row] : row; };
     const int stride = rows | 1;  // odd: rows of a column, and columns of a row, lie in different banks
     const int64 first_row = (int64)(blockIdx.x % n_row_tiles) * rows, first_col = (int64)(blockIdx.x / n_row_tiles) * cols;
     const int rows_here = min((int64)rows, n_rows - first_row), cols_here = min((int64)cols, n_cols - first_col);
     const int row = threadIdx.x % rows;
     if (row < rows_here && threadIdx.x < THREADS / rows * rows) {
-        const T* const from = x + first_col * apart + numbered(first_row + row);
+        const T* const from = x + first_col * apart + first_row + row;
         for (int c = threadIdx.x / rows; c < cols_here; c += THREADS / rows) tile[c * stride + row] = from[c * apart];
     }
     __syncthreads();
     const int col = threadIdx.x % cols;
     if (col < cols_here && threadIdx.x < THREADS / cols * cols)
         for (int r = threadIdx.x / cols; r < rows_here; r += THREADS / cols)
-            y[numbered(first_row + r) * n_cols + first_col + col] = tile[col * stride + r];
+            y[(first_row + r) * n_cols + first_col + col] = tile[col * stride + r];
 }
 
 // few_to_c_order: the same of K columns

@@ -591,76 +591,9 @@ def test_fortran_order_becomes_c_order(dtype, device):
         np.testing.assert_array_equal(get(out), x)
 
 
-@pytest.mark.small
-@pytest.mark.parametrize("dtype", ["float16", "float64", "complex128"])
-def test_some_rows_in_c_order(dtype, gpu):
-    """Those that are listed: others stay as they are in the result."""
-    order = devices.parse(gpu).backend("order")
-    for n_rows, n_cols, each in ((7, 300, 3), (63, 33, 2), (1000, 65, 7), (5000, 2, 3), (300, 17, 400)):
-        x = matrix(n_rows, n_cols, order="F").astype(dtype)
-        some, expected = np.arange(2, n_rows, each), np.zeros((n_rows, n_cols), dtype)
-        expected[some] = x[some]
-        out = put(np.zeros((n_rows, n_cols), dtype), gpu)
-        for rows in (some, some[:0]):
-            assert order.c_order(put(x.T.copy(), gpu).T, out, put(rows, gpu)) is out
-            np.testing.assert_array_equal(get(out), expected)
-
-
-@pytest.mark.small
-@TYPICAL_BUILDS
-@pytest.mark.parametrize("k", [2, 33])
-def test_only_rows_that_are_read_are_copied(build, k, gpu, monkeypatch):
-    """X in Fortran order: what memory held before in place of the other rows, nan here, changes nothing."""
-    import cupy
-
-    from cvrarray.gpu import bbcsr_columns, order, rows_read
-
-    monkeypatch.setattr(bbcsr_columns, "pays", lambda *of: False)
-    monkeypatch.setattr(rows_read, "LARGE", 0)
-    monkeypatch.setattr(rows_read, "MOST_NONZEROS", np.inf)
-    monkeypatch.setattr(rows_read, "FULL", 0)
-    copied = []
-    to_c_order = order.c_order
-
-    def poisoned(x, some=None):
-        copied.append(some)
-        return to_c_order(x, cupy.full(x.shape, np.nan, x.dtype), some)
-
-    monkeypatch.setattr(order, "c_order", poisoned)
-    csr = zoo.floats("rows_of_mixed_length", np.float64)
-    n = csr.shape[1] // 8 * 8  # where blocks begin
-    empty = scipy.sparse.csr_array((csr.shape[0], 2 * n), dtype=csr.dtype)
-    wide = scipy.sparse.csr_array(scipy.sparse.hstack([empty, csr]))
-    A, x = build(wide, gpu), zoo.float_vector(wide.shape[1] * k).reshape(-1, k)
-    expected = get(A @ put(x, gpu))
-    assert_same_bits(get(A @ put(x.T.copy(), gpu).T), expected)
-    has_holes = getattr(A._tables, "present", None) is not None
-    (some,) = copied
-    assert has_holes or get(some).tolist() == np.unique(wide.indices).tolist()
-
-
-@pytest.mark.parametrize("build", [cvrarray.CVRArray, lambda *of, **how: cvrarray.BBCSRArray(*of, block_size=1, **how)])
-def test_a_graph_copies_all_rows(build, gpu, monkeypatch):
-    """It holds no list of rows, and has the bits of C order."""
-    from cvrarray.gpu import bbcsr_columns, rows_read
-
-    monkeypatch.setattr(bbcsr_columns, "pays", lambda *of: False)
-    monkeypatch.setattr(rows_read, "LARGE", 0)
-    csr = zoo.floats("hypersparse", np.float64)
-    A, x = build(csr, device=gpu), zoo.float_vector(csr.shape[1] * 6).reshape(-1, 6)
-    given, out = put(x.T.copy(), gpu).T, put(np.full((csr.shape[0], 6), np.nan), gpu)
-    graph = captured(lambda: A.matmat(given, out=out))
-    graph.launch()
-    assert_same_bits(get(out), get(A @ put(x, gpu)))
-
-
 @TYPICAL_BUILDS
 @pytest.mark.parametrize("k", [2, 5, 70])
-def test_a_copy_of_fortran_order_gives_the_bits_of_c_order(build, k, device, monkeypatch):
-    if device != "cpu":
-        from cvrarray.gpu import bbcsr_columns
-
-        monkeypatch.setattr(bbcsr_columns, "pays", lambda *of: False)
+def test_a_copy_of_fortran_order_gives_the_bits_of_c_order(build, k, device):
     csr = zoo.floats("rows_of_mixed_length", np.float64)
     A, x = build(csr, device), zoo.float_vector(csr.shape[1] * k).reshape(-1, k)
     expected = get(A @ put(x, device))

@@ -67,16 +67,6 @@ class SparseArray(Names):
         """The prepared product ``run(x, y, alpha, beta)`` of a `kind` that :mod:`cvrarray.array.products` names."""
         raise NotImplementedError
 
-    def _product_by_columns(self, dtype: np.dtype, k: int) -> Run | None:
-        """``run(x, y, alpha, beta)`` for X (n_cols, k) whose columns are contiguous, and Y in C or Fortran order; None where it
-        is faster to have X copied to C order.
-        """
-        return None
-
-    def _rows_read(self, row_bytes: int) -> Any | None:
-        """(n,) int64: the rows of X, of so many bytes, that ``A @ X`` reads, where a copy of others would take long."""
-        return None
-
     def _layout(self) -> str:
         """The format's parameters in a few words, for the repr."""
         raise NotImplementedError

@@ -78,10 +78,8 @@ class FormatArray(SparseArray):
     A module of kernels has ``convert(csr, **keywords) -> tables``, ``product(tables, dtype) -> run`` and
     ``to_coo(tables) -> row, col, val``. Optional are ``product_matrix``, ``product_transposed``, ``to_csr(tables,
     first, last)``, the canonical CSR of some rows, ``diagonal(tables, offset)``, and ``fill(tables, order, data,
-    values)``, which writes a value table: with it goes the method ``_order``. On a GPU also ``product_by_columns(tables,
-    dtype)``, which gives a function of k: see ``_product_by_columns``, and ``rows_read(tables, row_bytes)``: see
-    ``_rows_read``. On a CPU also ``row_sums(tables, dtype)`` and ``column_sums(tables, dtype)``, which give a ``run(y)`` or
-    None.
+    values)``, which writes a value table: with it goes the method ``_order``. On a CPU also ``row_sums(tables,
+    dtype)`` and ``column_sums(tables, dtype)``, which give a ``run(y)`` or None.
     """
 
     format: ClassVar[str]
@@ -569,17 +567,6 @@ class FormatArray(SparseArray):
             if version is None or version != self._version:  # its copy of the values, if it has one, may be neither's
                 kernels.pop((kind, dtype), None)
         return run
-
-    def _product_by_columns(self, dtype: np.dtype, k: int) -> Run | None:
-        if not hasattr(self._module(self._target), "product_by_columns"):
-            return None
-        of: Any = self._kernel("product_by_columns", dtype)
-        run: Run | None = of(k)
-        return run
-
-    def _rows_read(self, row_bytes: int) -> Any | None:
-        find = getattr(self._module(self._target), "rows_read", None)
-        return None if find is None else find(self._tables, row_bytes)
 
     def _product_matrix(self, dtype: np.dtype) -> Run:
         """``A @ X`` of a format whose module has none: column by column."""

@@ -260,19 +260,15 @@ def _multiply(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
         if out.dtype != dtype:
             raise TypeError(f"out must have the product's dtype, {dtype}, where beta is not 0; got {out.dtype}")
     is_ready = x.dtype == work and x.flags.c_contiguous
-    by_columns = None if is_ready else _by_columns(array, x, work)
-    is_ready |= by_columns is not None
-    direct = out is not None and out.dtype == work and (out.flags.c_contiguous or (by_columns is not None and _is_fortran(out)))
+    direct = out is not None and out.dtype == work and out.flags.c_contiguous
     direct = direct and not (is_ready and target.may_share_memory(x, out))
     is_plain = is_ready and (direct or (out is None and dtype == work))  # no memory but for the result
     with target.use(), _NOTHING if is_plain else target.keeping(array._of_graphs):
-        x = x if is_ready else _cast(target, x, work, array)
+        x = x if is_ready else _cast(target, x, work)
         y = out if direct else xp.empty(shape, work)
         if not direct and beta != 0:
             y[...] = out
-        if y.size and by_columns is not None:
-            by_columns(x, y, alpha, beta)
-        elif y.size:
+        if y.size:
             _run(array, x, y, alpha, beta, dtype)
         if out is None:
             return y if work == dtype else coercion.narrowed(y, dtype)
@@ -285,22 +281,12 @@ def _multiply(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
         return given
 
 
-def _by_columns(array: Any, x: Any, dtype: np.dtype) -> Run | None:
-    """The product that reads X as it is, some columns that are contiguous; None where X is to be in C order."""
-    if x.dtype != dtype or not _has_columns(x):
-        return None
-    with array._target.use():
-        run: Run | None = array._product_by_columns(dtype, x.shape[1])
-    return run
-
-
-def _cast(target: Any, x: Any, dtype: np.dtype, factor: Any = None) -> Any:
-    """`x` in C order and `dtype`; maybe only the rows that a `factor` on its left reads. CuPy makes 0 of a denormal float32
+def _cast(target: Any, x: Any, dtype: np.dtype) -> Any:
+    """`x` in C order and `dtype`. CuPy makes 0 of a denormal float32
     that becomes a float64.
     """
     if _has_columns(x):
-        rows = None if factor is None else factor._rows_read(x.shape[1] * x.itemsize)
-        x = target.backend("order").c_order(x) if rows is None else target.backend("order").c_order(x, some=rows)
+        x = target.backend("order").c_order(x)
     wider = WIDER.get(x.dtype) if target.kind == "cuda" and dtype in NARROWER else None
     if wider is not None:
         x = target.backend("distinct").widened(x, wider)

@@ -4,7 +4,7 @@ Elementwise functions map the base's values, and everything else starts from the
 rows and columns exchanged. ``A.T.T`` is the base itself, and ``A.T.copy()`` converts: an array of the base's format
 that holds the transposed matrix.
 
-A product collects the entries of a row, so the base keeps *tables of its transpose* (docs/decisions/0018), on a CPU and on a
+A product collects the entries of a row, so the base keeps *tables of its transpose* (docs/architecture.md), on a CPU and on a
 GPU. The first product makes them, in the format that suits so many columns; new values of the base are written to them
 before the next product (:func:`_make_or_renew`).
 
@@ -396,12 +396,6 @@ class TransposedArray(SparseArray):
             return _collected(self.base, kind, dtype)
         own = keep(self.base)  # once: on a CPU new values end what is ready
         return _without_tables(self.base, kind, dtype) if own is None else own._kernel(kind, dtype)
-
-    def _product_by_columns(self, dtype: np.dtype, k: int) -> Run | None:
-        own = keep(self.base, k) if self._is_kept else None
-        if own is not None:
-            return own._product_by_columns(dtype, k)
-        return _without_tables(self.base, "product_matrix", dtype) if k < CONVERT_FROM and _scatters(self.base) else None
 
     def __reduce__(self) -> tuple[type[TransposedArray], tuple[SparseArray]]:
         return TransposedArray, (self.base,)

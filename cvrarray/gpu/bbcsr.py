@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import NamedTuple
 
 import cupy
@@ -13,7 +12,6 @@ from ..core import few_columns, sharing
 from ..core.arrays import Run
 from ..core.tables import CSR, WARP, BBCSRTables, Measured, Wanted, mask_dtype
 from . import (
-    bbcsr_columns,
     bbcsr_matmat,
     bbcsr_rows,
     distinct,
@@ -31,7 +29,6 @@ from .launches import NULL, argument, blocks, in_columns, scaling, struct
 from .look import Look, host
 from .memory import leading, together
 from .properties import processors
-from .rows_read import rows_read as found_rows
 from .words import WORDS
 
 THREADS_OF_RUNS = 256  # that share a bin of long rows
@@ -330,16 +327,6 @@ def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Run:
         return product(t, entry) if few_columns.suit_bins(entry.itemsize, dtype.itemsize, bins) else None
 
     return rows_as_entries.product(dtype, of_vector, bbcsr_matmat.product(t, dtype))
-
-
-def product_by_columns(tables: BBCSRTables, dtype: np.dtype) -> Callable[[int], Run | None]:
-    """A function of k: see :func:`.bbcsr_columns.product`."""
-    return bbcsr_columns.product(tables, dtype, cache(lambda: schedule(tables, dtype.itemsize).sharers))
-
-
-def rows_read(tables: BBCSRTables, row_bytes: int) -> cupy.ndarray | None:
-    """See :func:`.rows_read.rows_read`. Holes are multiplied too, in blocks of any columns."""
-    return None if tables.present is not None else found_rows(tables, row_bytes, to_csr)
 
 
 def fill(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, values: cupy.ndarray) -> None:

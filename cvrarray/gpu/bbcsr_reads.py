@@ -5,7 +5,7 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
-from ..core.matmat_kernels import LINE, SECTOR
+from ..core.matmat_kernels import SECTOR
 from ..core.remembered import Remembered
 from ..core.tables import WARP, BBCSRTables
 from .bbcsr_tables import is_wide, mean_blocks
@@ -60,12 +60,6 @@ def reads_alike(t: BBCSRTables) -> bool:
     if np.ma.getmaskarray(columns).mean() > MOST_PADDING:
         return False
     return bool(columns.mean(axis=2).std(axis=0).mean() < columns.std(axis=2).mean())
-
-
-def lines_of_a_step(t: BBCSRTables, itemsize: int) -> float:
-    """Cache lines of a column of X that the rows of a bin read at a time, on average."""
-    n_read = _n_read(sampled_columns(t) * t.block_size, LINE // itemsize)
-    return float(n_read.sum() / max(1, np.count_nonzero(n_read)))
 
 
 def _n_read(columns: np.ma.MaskedArray, together: int) -> np.ndarray:

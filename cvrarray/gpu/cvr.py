@@ -43,7 +43,6 @@ from .cvr_tables import (
 from .launches import ACCUMULATE, NULL, PLAIN, SCALE, argument, blocks, scaling, struct, update
 from .look import Look, host, read
 from .memory import leading, together
-from .rows_read import rows_read as found_rows
 from .words import WORDS, as_words
 
 #: Steps that are loaded before the first is multiplied, by the size of the product's dtype. As many warps fit a
@@ -325,11 +324,6 @@ def fill(tables: CVRTables, runs: Runs, data: cupy.ndarray, values: cupy.ndarray
     VALUES(values.dtype)(
         blocks(n_chunks * WARP, BLOCK), (BLOCK,), (t.step_ptr, np.int64(n_chunks), np.int32(t.n_lanes), *runs, data, values)
     )
-
-
-def rows_read(tables: CVRTables, row_bytes: int) -> cupy.ndarray | None:
-    """See :func:`.rows_read.rows_read`."""
-    return found_rows(tables, row_bytes, to_csr)
 
 
 def to_csr(tables: CVRTables, first: int, last: int) -> CSR:

@@ -6,7 +6,7 @@ import cupy
 import numpy as np
 
 from .compiler import Kernel
-from .launches import NULL, blocks
+from .launches import blocks
 from .words import WORDS, as_words
 
 THREADS = {1: 128, 2: 128, 4: 128, 8: 256, 16: 256}  # of a block, by the size of an element
@@ -18,8 +18,8 @@ BYTES_OF_FEW, THREADS_OF_FEW = 128, 256
 TO_C_ORDER = Kernel(
     "order",
     "to_c_order",
-    [(word, some) for word in WORDS.values() for some in (False, True)],
-    lambda word, some: (word, THREADS[word.itemsize], TILE, some),
+    [(word,) for word in WORDS.values()],
+    lambda word: (word, THREADS[word.itemsize], TILE),
 )
 FEW_TO_C_ORDER = Kernel(
     "order",
@@ -29,16 +29,13 @@ FEW_TO_C_ORDER = Kernel(
 )
 
 
-def c_order(x: cupy.ndarray, out: cupy.ndarray | None = None, some: cupy.ndarray | None = None) -> cupy.ndarray:
-    """A matrix of at least two columns, each of which is contiguous, copied to C order: to `out`, or to a new array.
-
-    `some` (n,) int64: the rows that are copied, each once; None: all.
-    """
-    n_rows, n_cols = x.shape if some is None else (some.size, x.shape[1])
+def c_order(x: cupy.ndarray, out: cupy.ndarray | None = None) -> cupy.ndarray:
+    """A matrix of at least two columns, each of which is contiguous, copied to C order: to `out`, or to a new array."""
+    n_rows, n_cols = x.shape
     y = cupy.empty(x.shape, x.dtype) if out is None else out
     words = as_words(x.T)  # whose last axis is contiguous, as views need it
     apart = np.int64(x.strides[1] // x.itemsize)
-    if some is None and n_cols <= min(NARROW, BYTES_OF_FEW // words.itemsize):
+    if n_cols <= min(NARROW, BYTES_OF_FEW // words.itemsize):
         FEW_TO_C_ORDER(words.dtype, n_cols)(
             blocks(n_rows, THREADS_OF_FEW), (THREADS_OF_FEW,), (words, apart, y, np.int64(n_rows))
         )
@@ -46,13 +43,12 @@ def c_order(x: cupy.ndarray, out: cupy.ndarray | None = None, some: cupy.ndarray
     if not n_rows:
         return y
     threads = THREADS[words.itemsize]
-    rows, cols = tile(n_rows, n_cols, threads) if some is None else tile_of_some(n_rows, n_cols, threads)
+    rows, cols = tile(n_rows, n_cols, threads)
     n_row_tiles = -(-n_rows // rows)
-    TO_C_ORDER(words.dtype, some is not None)(
+    TO_C_ORDER(words.dtype)(
         (n_row_tiles * -(-n_cols // cols),),
         (threads,),
-        (words, apart, y, np.int64(n_rows), np.int64(n_cols), np.int32(rows), np.int32(cols), np.uint32(n_row_tiles),
-         NULL if some is None else some),
+        (words, apart, y, np.int64(n_rows), np.int64(n_cols), np.int32(rows), np.int32(cols), np.uint32(n_row_tiles)),
     )  # fmt: skip
     return y
 
@@ -64,9 +60,3 @@ def tile(n_rows: int, n_cols: int, threads: int) -> tuple[int, int]:
     cols = min(n_cols, NARROW)
     rows = min(n_rows, 1 << (min(MOST // cols, threads).bit_length() - 1))
     return rows, min(n_cols, max(cols, min(MOST // rows, threads)))
-
-
-def tile_of_some(n_rows: int, n_cols: int, threads: int) -> tuple[int, int]:
-    """The same where only some rows are copied: half as large, as there are fewer tiles."""
-    cols = min(n_cols, NARROW)
-    return min(n_rows, 1 << (min(MOST // 2 // cols, threads).bit_length() - 1)), cols
