@@ -282,9 +282,7 @@ def _multiply(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
 
 
 def _cast(target: Any, x: Any, dtype: np.dtype) -> Any:
-    """`x` in C order and `dtype`. CuPy makes 0 of a denormal float32
-    that becomes a float64.
-    """
+    """`x` in C order and `dtype`. CuPy makes 0 of a denormal float32 that becomes a float64."""
     if _has_columns(x):
         x = target.backend("order").c_order(x)
     wider = WIDER.get(x.dtype) if target.kind == "cuda" and dtype in NARROWER else None
