@@ -39,7 +39,7 @@ def matmul(A: Any, x: torch.Tensor, values: torch.Tensor | None = None) -> torch
     values : (A.nnz,) tensor, optional
         Values that stand for the array's own, in the order of ``A.data``. A gradient with respect to them is computed
         at the array's entries alone. The first call finds where entries lie, and the array keeps it. Products with the
-        transpose take the tables that the array keeps of it; on a GPU those of a vector for a gradient scatter.
+        transpose take the tables that the array keeps of it.
 
     Returns
     -------

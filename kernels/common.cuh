@@ -14,7 +14,6 @@
 //   U          steps or blocks that are loaded before the first is used;  S: warps that share a bin
 //   G, V       A @ X: lanes that share a row, and columns that each of them holds: see matrix.cuh
 //   UPDATE     which form of y = alpha * sum + beta * y: enum Update
-//   PASS       A.T @ x: enum Pass;  FLOATS: how sums of doubles are held: see transposed.cuh
 //   WARPS, THREADS  of a thread block
 #pragma once
 

@@ -15,7 +15,7 @@ import pytest
 from checks import bbcsr, cvr, get, put, rarely
 from scipy.sparse import csr_array
 
-# On a GPU sums of A.T @ x are held in other ways where a column has more than 255 entries: hub.
+# hub: a column, a row of the transpose, that is much longer than the others
 CASES = [(cvr(), False), (cvr(), True), *rarely((bbcsr(1), True)), (bbcsr(3), False)]
 case = pytest.mark.parametrize(
     ("build", "hub"), CASES, ids=lambda value: str(value) if value not in (True, False) else "hub" if value else "plain"

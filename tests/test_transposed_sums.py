@@ -1,7 +1,6 @@
 """Sums of the transposed product where terms of a column differ by any number of magnitudes.
 
-On a GPU these are sums of integers on a grid (``kernels/transposed.cuh``): a column whose terms all lie below the grid,
-terms that cancel, and terms near the ends of the exponents' range must be as right as any others.
+A column of small terms, terms that cancel, and terms near the ends of the exponents' range must be as right as any others.
 """
 
 from __future__ import annotations

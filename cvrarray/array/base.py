@@ -198,11 +198,11 @@ class SparseArray(Names):
 
         Notes
         -----
-        Products with the view are faster by tables of the transpose, so A makes some, and keeps them: on a CPU, and on a
-        GPU for ``A.T @ X``, in the first product; on a GPU for ``A.T @ x`` in the product by which a conversion would have
-        paid, which the number of products decides. Last bits may differ before and after. The same products, one after
-        the other, give the same bits in every run. ``repr`` and ``nbytes`` of the view tell of the tables, and
-        ``CVRARRAY_TRANSPOSED_MEMORY`` limits them, 0 for none: see ``docs/architecture.md``.
+        Products with the view are faster by tables of the transpose: the first one makes them, and A keeps them. Every
+        call gives the same bits. ``repr`` and ``nbytes`` of the view tell of the tables, and
+        ``CVRARRAY_TRANSPOSED_MEMORY`` limits them, 0 for none: see ``docs/architecture.md``. Products without them are
+        slower: on a GPU each call converts panels of rows in turn. The tables cannot be made while a CUDA graph is captured:
+        call ``A.T @ x`` once before the capture.
 
         Examples
         --------

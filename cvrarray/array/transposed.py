@@ -11,7 +11,7 @@ before the next product (:func:`_make_or_renew`).
 Where they would take too much memory (:data:`BUDGET`), and in products that are made once (:meth:`TransposedArray.once`),
 nothing is kept. Then a CPU's module may scatter the terms of a vector, if it has a ``product_transposed``; else panels of
 rows are transposed in turn, and their products added (:func:`by_panels`). Which way is taken is decided at the first
-product, by the structure and the limit, so every call gives the same bits.
+product, by the array's size, the limit and what other arrays keep, so every call gives the same bits.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from .values import renew_transpose
 #: the device's memory.
 BUDGET = Budget("CVRARRAY_TRANSPOSED_MEMORY", 1 / 4)
 
+ROOM = 10  # times the bytes of the array, that a GPU must have for a conversion, in use or not
 #: Bytes of an array that are transposed at a time where no tables are kept.
 PANEL = 1 << 28
 #: Columns of X from which a CPU transposes panels for a product without tables: a conversion takes as long as 13 (BBCSR) to 26
@@ -53,6 +54,8 @@ def _converted(base: Any, columns: int) -> SparseArray | None:
     values = "plain" if target.kind == "cuda" and encoding.table(base._tables) is None else "auto"
     with target.aside():
         if not BUDGET.has_room(base.nbytes, target):
+            return None
+        if target.kind == "cuda" and ROOM * base.nbytes > target.backend("memory").installed():
             return None
         with progress.shown("converting the transpose"):
             csr = TransposedArray(base)._canonical_csr()

@@ -277,7 +277,7 @@ class Stored:
 
     @property
     def T(self) -> TransposedStored:
-        """The transpose as a view; ``A.T @ x`` streams the same panels.
+        """The transpose as a view; ``A.T @ x`` streams the same panels. A GPU converts each of them in every product.
 
         Examples
         --------
