@@ -76,9 +76,9 @@ class FormatArray(SparseArray):
     - ``_variants``, ``_microseconds``, ``_why``, where ``asarray(format="auto")`` shall consider it.
 
     A module of kernels has ``convert(csr, **keywords) -> tables``, ``product(tables, dtype) -> run`` and
-    ``to_coo(tables) -> row, col, val``. Optional are ``product_matrix``, ``product_transposed``, ``to_csr(tables,
-    first, last)``, the canonical CSR of some rows, ``diagonal(tables, offset)``, and ``fill(tables, order, data,
-    values)``, which writes a value table: with it goes the method ``_order``. On a GPU also ``product_by_columns(tables,
+    ``to_coo(tables) -> row, col, val`` or ``to_csr(tables, first, last)``, the canonical CSR of some rows. Optional are
+    ``product_matrix``, ``product_transposed``, ``diagonal(tables, offset)``, and ``fill(tables, order, data, values)``,
+    which writes a value table: with it goes the method ``_order``. On a GPU also ``product_by_columns(tables,
     dtype)``, which gives a function of k: see ``_product_by_columns``, and ``rows_read(tables, row_bytes)``: see
     ``_rows_read``. On a CPU also ``row_sums(tables, dtype)`` and ``column_sums(tables, dtype)``, which give a ``run(y)`` or
     None.
@@ -469,11 +469,12 @@ class FormatArray(SparseArray):
         return _from_pickle, (type(self), *serialized.packed(self, protocol))
 
     def _coo(self) -> tuple[Any, Any, Any]:
-        pending = self._pending
-        if pending is not None:
-            return coercion.rows(pending.csr), pending.csr.indices, pending.csr.data
-        row, col, val = self._module(self._target).to_coo(encoding.numbered(type(self), self._tables))
-        return row, col, encoding.looked_up(self._tables, val)
+        to_coo, csr = getattr(self._module(self._target), "to_coo", None), self._held_csr()
+        if csr is None and to_coo:
+            row, col, val = to_coo(encoding.numbered(type(self), self._tables))
+            return row, col, encoding.looked_up(self._tables, val)
+        csr = csr or self._decoded()
+        return coercion.rows(csr), csr.indices, csr.data
 
     def _part(self, first: int, last: int) -> tuple[Any, int]:
         """The tables of the tiles that hold the rows [first, last), and the number of the row that they call 0.
