@@ -315,28 +315,3 @@ __global__ void bbcsr_fill_holes(const P* ptr, const I* indices, const A* values
     }
     while (block < n_blocks) put(I(-1), 0, 0);
 }
-
-// bbcsr_slots: the row and the column of every slot; row -1 for padding and holes
-//
-// mapping   one warp a bin, one thread a row
-// traffic   reads 2 or sizeof(I) a block and row, writes 2 sizeof(I) a slot
-// races     none
-template <class I, class M>
-__global__ void bbcsr_slots(int64 n_bins, int block_size, const int64* bin_rowptr, const I* col_base, const int64* col_ptr,
-                            const uint16* col_narrow, const I* col_wide, const M* present, I* row, I* col) {
-    const int64 bin = warp_id();
-    if (bin >= n_bins) return;
-    const int64 first = bin_rowptr[bin], start = col_ptr[bin];
-    const int64 n_blocks = (bin_rowptr[bin + 1] - first) / ((int64)WARP * block_size);
-    const I base = col_base[bin];
-    for (int64 block = 0; block < n_blocks; ++block) {
-        const int64 at = start + block * WARP + lane_id();
-        const I stored = base >= 0 ? (col_narrow[at] == 0xffff ? I(-1) : base + (I)col_narrow[at]) : col_wide[at];
-        const uint32 bits = present ? (uint32)present[first / block_size + block * WARP + lane_id()] : FULL;
-        for (int j = 0; j < block_size; ++j) {
-            const int64 slot = first + (block * block_size + j) * WARP + lane_id();
-            row[slot] = stored >= 0 && (bits >> j & 1) ? (I)(bin * WARP + lane_id()) : I(-1);
-            col[slot] = stored * block_size + j;
-        }
-    }
-}

@@ -39,12 +39,13 @@ def product(t: ToyTables, dtype: np.dtype):
     return run
 
 
-def to_coo(t: ToyTables):
-    return np.repeat(np.arange(t.shape[0], dtype=t.indices.dtype), np.diff(t.indptr)), t.indices.copy(), t.data.copy()
+def to_csr(t: ToyTables, first: int, last: int):
+    rows = scipy.sparse.csr_array(t[2:][::-1], shape=t.shape)[first:last]
+    return CSR(rows.indptr, rows.indices.astype(t.indices.dtype), rows.data, rows.shape)
 
 
 KERNELS = ModuleType("toy")
-KERNELS.convert, KERNELS.product, KERNELS.to_coo = convert, product, to_coo
+KERNELS.convert, KERNELS.product, KERNELS.to_csr = convert, product, to_csr
 
 
 # ------------------------------------------------------------------------------------------------------------- its page

@@ -179,10 +179,10 @@ REASONS = {
     "A[i:j], a third": SMALL,
     "A @ x": SMALL,
     "A + B, one structure": f"a matrix with explicit zeros: SciPy leaves them out of a sum, and so do we; {SMALL}",
-    "A + B, two structures": "what several threads write is moved together; beyond the limit of what is kept "
+    "A + B, two structures": "SciPy's loop, whose result is checked; beyond the limit of what is kept "
     "(CVRARRAY_CSR_MEMORY) tables are read back to CSR first, where SciPy has it",
     "A @ B": "where rows have few terms it counts that their columns are put in order, which SciPy leaves out",
-    "vstack([A, A])": f"CVR: twelve tables are joined; {SMALL}",
+    "vstack([A, A])": SMALL,
     "save, beside save_npz": "the file and its folder are flushed to the disk before save returns, which save_npz does not do",
     "save, beside save_npz and a flush": "a file has a member for each table, three to five times as many as SciPy's",
     "load, beside load_npz": "on small matrices a header in JSON; CVR's invariants are checked too",

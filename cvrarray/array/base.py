@@ -1120,10 +1120,7 @@ class SparseArray(Names):
 
     def _canonical_csr(self) -> CSR:
         """Canonical CSR on the array's device. Its arrays may be others' too: nobody writes to them, or hands them out."""
-        with self._target.use():
-            row, col, val = self._coo()
-            canonical: CSR = self._target.backend("csr").canonical(row, col, val, self.shape)
-            return canonical
+        raise NotImplementedError
 
     def _row_sums(self, dtype: np.dtype) -> Any:
         """(n_rows,) the sums of rows in `dtype`, to which the array's promotes; None where a product with ones is to make
@@ -1138,13 +1135,6 @@ class SparseArray(Names):
     def _own_csr(self) -> CSR:
         """Canonical CSR on the array's device, of new arrays."""
         return self._canonical_csr()
-
-    def _sum(self, other: Any, sign: int) -> Self | None:
-        """``self + sign * other`` by the tables; None where that takes a conversion.
-
-        `other` is an array of ours with the same shape, floating-point dtype and device.
-        """
-        return None
 
     def _diagonal(self, offset: int) -> Any:
         """``self[i, i + offset]`` for every i for which there is such an entry; for use on the current device."""

@@ -291,7 +291,7 @@ def _without_zeros(csr: CSR) -> CSR:
         return csr
     device = devices.of(csr.data)
     if device.kind == "cpu" and csr.data.dtype != np.float16:
-        found: CSR = device.backend("csr").without_zeros(csr)
+        found: CSR = device.backend("taking").without_zeros(csr)
         return found
     kept = device.xp.flatnonzero(csr.data != 0)
     return csr._replace(indptr=device.xp.searchsorted(kept, csr.indptr), indices=csr.indices[kept], data=csr.data[kept])

@@ -76,10 +76,10 @@ class FormatArray(SparseArray):
     - ``_variants``, ``_microseconds``, ``_why``, where ``asarray(format="auto")`` shall consider it.
 
     A module of kernels has ``convert(csr, **keywords) -> tables``, ``product(tables, dtype) -> run`` and
-    ``to_coo(tables) -> row, col, val``. Optional are ``product_matrix``, ``product_transposed``, ``to_csr(tables,
-    first, last)``, the canonical CSR of some rows, ``diagonal(tables, offset)``, and ``fill(tables, order, data,
-    values)``, which writes a value table: with it goes the method ``_order``. On a CPU also ``row_sums(tables,
-    dtype)`` and ``column_sums(tables, dtype)``, which give a ``run(y)`` or None.
+    ``to_csr(tables, first, last)``, the canonical CSR of the rows [first, last). Optional are
+    ``product_matrix``, ``product_transposed``, ``diagonal(tables, offset)``, and ``fill(tables, order, data, values)``,
+    which writes a value table: with it goes the method ``_order``. On a CPU also ``row_sums(tables, dtype)`` and
+    ``column_sums(tables, dtype)``, which give a ``run(y)`` or None.
     """
 
     format: ClassVar[str]
@@ -466,16 +466,13 @@ class FormatArray(SparseArray):
         return _from_pickle, (type(self), *serialized.packed(self, protocol))
 
     def _coo(self) -> tuple[Any, Any, Any]:
-        pending = self._pending
-        if pending is not None:
-            return coercion.rows(pending.csr), pending.csr.indices, pending.csr.data
-        row, col, val = self._module(self._target).to_coo(encoding.numbered(type(self), self._tables))
-        return row, col, encoding.looked_up(self._tables, val)
+        csr = self._held_csr() or self._decoded()
+        return coercion.rows(csr), csr.indices, csr.data
 
     def _part(self, first: int, last: int) -> tuple[Any, int]:
         """The tables of the tiles that hold the rows [first, last), and the number of the row that they call 0.
 
-        Only ``to_coo`` and ``to_csr`` of the device's module take such tables: nnz is not theirs. Here: all of them.
+        Only ``to_csr`` of the device's module takes such tables: nnz is not theirs. Here: all of them.
         """
         return self._tables, 0
 
@@ -500,10 +497,8 @@ class FormatArray(SparseArray):
 
     def _decoded(self) -> CSR:
         """The canonical CSR, of new arrays, from the tables."""
-        to_csr = getattr(self._module(self._target), "to_csr", None)
+        to_csr = self._module(self._target).to_csr
         with progress.shown(f"decoding {self.nnz:,} nonzeros"):
-            if to_csr is None:
-                return super()._canonical_csr()
             csr: CSR = to_csr(encoding.numbered(type(self), self._tables), 0, self.shape[0])
             return csr._replace(data=encoding.looked_up(self._tables, csr.data))
 
@@ -544,16 +539,8 @@ class FormatArray(SparseArray):
             return few._replace(indices=few.indices.copy(), data=few.data.copy())  # which do not keep the others
         tables, begin = self._part(first, last)
         tables = encoding.numbered(type(self), tables)
-        if to_csr := getattr(self._module(self._target), "to_csr", None):
-            rows: CSR = to_csr(tables, first - begin, last - begin)
-            return rows._replace(data=encoding.looked_up(self._tables, rows.data))
-        row, col, val = self._module(self._target).to_coo(tables)
-        val = encoding.looked_up(self._tables, val)
-        row -= row.dtype.type(first - begin)
-        kept = self._target.xp.flatnonzero((row >= 0) & (row < last - first))
-        shape = (last - first, self.shape[1])
-        canonical: CSR = self._target.backend("csr").canonical(row[kept], col[kept], val[kept], shape)
-        return canonical
+        rows: CSR = self._module(self._target).to_csr(tables, first - begin, last - begin)
+        return rows._replace(data=encoding.looked_up(self._tables, rows.data))
 
     def _kernel(self, kind: str, dtype: np.dtype) -> Run:
         kernels, version = self._kernels, self._version

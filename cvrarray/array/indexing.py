@@ -328,9 +328,13 @@ def _vector(csr: CSR, rows: Any, cols: Any) -> Any:
 
 def diagonal(csr: CSR, offset: int) -> Any:
     """``csr[i, i + offset]`` for every i for which there is such an entry."""
-    (n_rows, n_cols), down, right = csr.shape, max(-offset, 0), max(offset, 0)
-    place = devices.of(csr.data).xp.arange(max(0, min(n_rows - down, n_cols - right)))
-    return _values_at(csr, place + down, place + right)
+    (n_rows, n_cols), down, xp = csr.shape, max(-offset, 0), devices.of(csr.data).xp
+    out = xp.zeros(max(0, min(n_rows - down, n_cols - max(offset, 0))), csr.data.dtype)
+    if out.size:
+        row = coercion.rows(csr)
+        found = xp.flatnonzero(csr.indices - row == offset)
+        out[row[found] - down] = csr.data[found]
+    return out
 
 
 def _values_at(csr: CSR, row: Any, col: Any) -> Any:

@@ -370,10 +370,7 @@ class TransposedArray(SparseArray):
         return row, col, val
 
     def _canonical_csr(self) -> CSR:
-        base: Any = self.base
-        if self._target.kind == "cuda" and not hasattr(base._module(self._target), "to_csr"):
-            return super()._canonical_csr()  # one sort instead of two
-        csr = base._canonical_csr()
+        csr = self.base._canonical_csr()
         with self._target.use():
             transpose: CSR = self._target.backend("csr").transpose(csr)
             return transpose

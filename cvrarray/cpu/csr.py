@@ -196,16 +196,6 @@ def union(a: CSR, b: CSR, both: bool) -> tuple[np.ndarray, np.ndarray, np.ndarra
     return offsets(ptr, indices.dtype), indices, left, right
 
 
-def without_zeros(csr: CSR) -> CSR:
-    """A canonical CSR, of numbers that are not float16, without the entries that are 0."""
-    ptr, indices, data = np.zeros_like(csr.indptr), np.empty_like(csr.indices), np.empty_like(csr.data)
-    n = _take_nonzero(csr.indptr, csr.indices, csr.data, ptr, indices, data)
-    indices, data = indices[:n], data[:n]
-    if 2 * n < csr.nnz:
-        indices, data = indices.copy(), data.copy()
-    return csr._replace(indptr=ptr, indices=indices, data=data)
-
-
 def row_of_nonzero(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
     """(nnz,) the row of every nonzero, in the dtype of `indices`."""
     return np.repeat(np.arange(indptr.size - 1, dtype=indices.dtype), np.diff(indptr))
@@ -437,15 +427,3 @@ def _fill_union(first, last, a_ptr, a_columns, b_ptr, b_columns, a_values, b_val
             for k in range(j, j_end):
                 indices[out], left[out], right[out] = b_columns[k], 0, b_values[k]
                 out += 1
-
-
-@kernel
-def _take_nonzero(indptr, indices, data, ptr, to_indices, to_data):
-    """Copy the entries that are not 0; how many they are, and in `ptr` where rows begin."""
-    out = 0
-    for row in range(len(indptr) - 1):
-        for k in range(indptr[row], indptr[row + 1]):
-            to_indices[out], to_data[out] = indices[k], data[k]
-            out += data[k] != 0
-        ptr[row + 1] = out
-    return out

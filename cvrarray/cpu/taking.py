@@ -61,6 +61,13 @@ def combined(operation: Callable[[Any, Any], Any], a: CSR, b: CSR, dtype: np.dty
     return operation(left, right)
 
 
+def without_zeros(csr: CSR) -> CSR:
+    """`csr`, of numbers that are not float16, without the entries that are 0."""
+    matrix = _matrix(CSR(csr.indptr.copy(), csr.indices.copy(), csr.data.copy(), csr.shape))
+    matrix.eliminate_zeros()
+    return _csr(matrix, csr.data.dtype, csr.indices.dtype)
+
+
 def _taken(csr: CSR, take: Callable[[Any], Any]) -> CSR:
     return _csr(take(_matrix(csr)), csr.data.dtype, csr.indices.dtype)
 

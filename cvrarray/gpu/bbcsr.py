@@ -98,9 +98,6 @@ FILL_HOLES = Kernel(
     + [("int32", "int32", "float16", 6)],
     lambda pointer, index, value, size: (pointer, index, value, mask_dtype(size), size),
 )
-SLOTS = Kernel(
-    "bbcsr_convert", "bbcsr_slots", [(i, mask) for i in ("int32", "int64") for mask in ("uint8", "uint16", "uint32")]
-)
 OFFSETS_AND_WORDS = [("int64", word) for word in WORDS.values()] + [("int32", "uint64")]
 VALUES = Kernel("bbcsr_values", "bbcsr_values", OFFSETS_AND_WORDS, lambda pointer, word: (pointer, word, warps_of_tiles(word)))
 VALUES_RUNS = Kernel(
@@ -378,22 +375,3 @@ to_csr = bbcsr_rows.to_csr
 def slots_by_rows(t: BBCSRTables) -> CSR:
     """Canonical CSR with the number of each entry's slot for its value, from 1, of blocks of 1 without holes."""
     return to_csr(t._replace(data=cupy.arange(1, n_slots(t) + 1, dtype=np.int32)), 0, t.shape[0])
-
-
-def to_coo(tables: BBCSRTables) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]:
-    """Row, column and value of every stored entry, in slot order; padding and holes left out.
-
-    The tables may be those of some bins, with the columns of all: their values tell how many slots there are.
-    """
-    t, index = tables, tables.col_wide.dtype
-    n_bins = t.col_base.size
-    row, col = cupy.empty(t.data.size, index), cupy.empty(t.data.size, index)
-    if n_bins:
-        SLOTS(index, mask_dtype(t.block_size))(
-            blocks(n_bins * WARP, BLOCK),
-            (BLOCK,),
-            (np.int64(n_bins), np.int32(t.block_size), t.bin_rowptr, t.col_base, t.col_ptr, t.col_narrow, t.col_wide,
-             NULL if t.present is None else t.present, row, col),
-        )  # fmt: skip
-    stored = row >= 0
-    return row[stored], col[stored], t.data[stored]

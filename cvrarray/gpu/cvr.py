@@ -379,10 +379,3 @@ def _of_slots(n_lanes: int, slots: CSR, n_chunks: int) -> CVRTables:
     ptr = slots.indptr.astype(slots.indices.dtype, copy=False)
     # the bits of floats, for which there is a kernel
     return convert(slots._replace(indptr=ptr, data=slots.data.view(np.float32)), n_lanes, n_chunks, "even")
-
-
-def to_coo(tables: CVRTables) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]:
-    """Row, column and value of every stored entry, in slot order."""
-    row, col = places(tables)
-    stored = row >= 0
-    return row[stored], col[stored], tables.val[stored]
