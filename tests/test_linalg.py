@@ -324,6 +324,40 @@ def test_columns_one_by_one_are_those_side_by_side(method, monkeypatch):
     assert (relative(csr, alone[0][:, :2], b[:, :2]) <= 1e-4).all()
 
 
+def test_lsmr_makes_no_product_after_one_that_did_not_converge():
+    counts = {"A": 0, "A.H": 0}
+
+    def counted(name, matrix):
+        def times(x):
+            counts[name] += 1
+            return matrix @ x
+
+        return times
+
+    csr = poisson()
+    calls = {"matvec": counted("A", csr), "rmatvec": counted("A.H", csr.T)}
+    A = scipy.sparse.linalg.LinearOperator(csr.shape, **calls, dtype=csr.dtype)
+    counts.update(dict.fromkeys(counts, 0))  # SciPy may look at dtypes
+    assert linalg.lsmr(A, right_side(csr.shape[0], "float64"), maxiter=3).istop == 7
+    assert counts == {"A": 3, "A.H": 4}
+
+
+@pytest.mark.parametrize("damp", [0.0, 0.3])
+def test_lsmr_checks_what_it_says_on_x_itself(damp, device):
+    """A matrix that is another one as soon as its 8 columns had their 8 iterations: estimates cannot see that."""
+    dense = np.random.default_rng(0).standard_normal((30, 8))
+    A, b, calls = put(dense, device), put(np.random.default_rng(1).standard_normal(30), device), []
+
+    def times(matrix, x):
+        calls.append(1)
+        return matrix @ x * (1.0 if len(calls) > 17 else 0.7)
+
+    given = SimpleNamespace(shape=A.shape, dtype=A.dtype)
+    given.matvec, given.rmatvec = (lambda x: times(A, x)), (lambda u: times(A.T, u))
+    assert linalg.lsmr(given, b, damp=damp, atol=1e-10, btol=1e-10).istop == 7
+    assert len(calls) == 19 or device != "cpu"
+
+
 def test_lsmr_says_that_numbers_are_not_finite():
     A = cvrarray.CVRArray(np.eye(3, 2), device="cpu")
     assert linalg.lsmr(A, np.array([1, np.nan, 0])).istop == 7

@@ -22,6 +22,13 @@ class BiCGSTAB(Method):
 
     works_with = ("p", "v_", "shadow", "t", "p_hat", "s_hat")
 
+    p: Any
+    v_: Any
+    shadow: Any
+    t: Any
+    p_hat: Any
+    s_hat: Any
+
     def start(self) -> None:
         """The shadow residual is the residual."""
         self.shadow[...] = self.r

@@ -163,28 +163,29 @@ def lsmr(
                 raise ValueError(f"x0 must have shape {x.shape}; got {starts[0].shape}")
             x[...] = starts[0].reshape(x.shape)
         limit, damp = arguments.count(maxiter, "maxiter", min(matrix.shape)), arguments.real(damp or 0, "damp")
-        tolerances = [
-            arguments.tolerance(default if value is None else value, name)
-            for value, default, name in ((atol, 1e-6, "atol"), (btol, 1e-6, "btol"), (conlim, 1e8, "conlim"))
-        ]
-        limits = Limits(damp, *tolerances, limit)
+        limits = Limits(
+            damp,
+            arguments.tolerance(1e-6 if atol is None else atol, "atol"),
+            arguments.tolerance(1e-6 if btol is None else btol, "btol"),
+            arguments.tolerance(1e8 if conlim is None else conlim, "conlim"),
+            limit,
+        )
         with np.errstate(all="ignore"), shown(f"least squares for {x.shape[0]:,} unknowns"):
             found, is_worse = _solved(matrix, b, x, limits, device)
             if starts and is_worse.any():  # the sizes of numbers that the start brought in hide b: without it
                 again = _solved(matrix, b, xp.zeros_like(x), limits, device)[0]
-                xp.copyto(found[0], again[0], where=xp.asarray(is_worse))
-                count = np.where(is_worse, found[2] + again[2], found[2])
-                found = found[0], *(np.where(is_worse, new, old) for old, new in zip(found[1:], again[1:], strict=True))
-                found = *found[:2], count, *found[3:]
-            lost = ~np.isfinite(arguments.norms(found[0], device))
+                again = again._replace(itn=found.itn + again.itn)
+                xp.copyto(found.x, again.x, where=xp.asarray(is_worse))
+                found = Result(found.x, *(np.where(is_worse, *two) for two in zip(again[1:], found[1:], strict=True)))
+            lost = ~np.isfinite(arguments.norms(found.x, device))
             if lost.any():
-                xp.copyto(found[0], starts[0].reshape(x.shape) if starts else 0, where=xp.asarray(lost))
-                found = found[0], np.where(lost, 7, found[1]), *found[2:]
+                xp.copyto(found.x, starts[0].reshape(x.shape) if starts else 0, where=xp.asarray(lost))
+                found = found._replace(istop=np.where(lost, 7, found.istop))
     return _result(found, b, show)
 
 
-def _solved(matrix: Any, b: Any, x: Any, limits: Limits, device: devices.Device) -> tuple[tuple[Any, ...], np.ndarray]:
-    """What SciPy returns, of each column, from the start x; and for which columns 0 is a better solution."""
+def _solved(matrix: Any, b: Any, x: Any, limits: Limits, device: devices.Device) -> tuple[Result, np.ndarray]:
+    """The result of each column, from the start x; and for which columns 0 is a better solution."""
     xp, has_start, norm_b, damp = device.xp, bool(x.any()), arguments.norms(b, device), limits.damp
     # squares of very small and large numbers vanish
     scale, is_far = solving.scale_of(norm_b, arguments.norms(x, device), b.dtype)
@@ -198,12 +199,12 @@ def _solved(matrix: Any, b: Any, x: Any, limits: Limits, device: devices.Device)
     solve: Any = _by_columns
     if device.kind == "cuda":
         from .gpu.lsmr import run as solve
-    found = solve(matrix, adjoint, b, x, norm_b, limits)
+    found = Result(*solve(matrix, adjoint, b, x, norm_b, limits))
     found, is_worse = _verified(matrix, adjoint, (b, start, norm_b), found, limits)
-    x, stop, count, norm_r, norm_ar, norm_a, cond, norm_x = found
     if (scale != 1).any():
-        x, norm_r, norm_ar, norm_x = solving.times(x, 1 / scale, xp), norm_r / scale, norm_ar / scale, norm_x / scale
-    return (x, stop, count, norm_r, norm_ar, norm_a, cond, norm_x), is_worse
+        norms = {name: getattr(found, name) / scale for name in ("normr", "normar", "normx")}
+        found = found._replace(x=solving.times(found.x, 1 / scale, xp), **norms)
+    return found, is_worse
 
 
 def _by_columns(matrix: Any, adjoint: Adjoint, b: Any, x: Any, norm_b: np.ndarray, limits: Limits) -> tuple[Any, ...]:
@@ -215,7 +216,7 @@ def _by_columns(matrix: Any, adjoint: Adjoint, b: Any, x: Any, norm_b: np.ndarra
 
     times = product(matrix.matvec, matrix.shape[0]), product(adjoint, matrix.shape[1])
     operator = scipy.sparse.linalg.LinearOperator(matrix.shape, *times, dtype=dtype)
-    sides, starts = b.reshape(len(b), -1), x.reshape(len(x), -1)
+    sides, starts = (vector[:, None] if vector.ndim == 1 else vector for vector in (b, x))
     ends = np.zeros((7, sides.shape[1]))
     for j, is_usable in enumerate(np.isfinite(norm_b) & np.isfinite(arguments.norms(x, adjoint.device))):
         ends[0, j] = 7
@@ -227,12 +228,12 @@ def _by_columns(matrix: Any, adjoint: Adjoint, b: Any, x: Any, norm_b: np.ndarra
 
 
 def _verified(
-    matrix: Any, adjoint: Adjoint, given: tuple[Any, Any, np.ndarray], found: tuple[Any, ...], limits: Limits
-) -> tuple[tuple[Any, ...], np.ndarray]:
+    matrix: Any, adjoint: Adjoint, given: tuple[Any, Any, np.ndarray], found: Result, limits: Limits
+) -> tuple[Result, np.ndarray]:
     """With 7, and the true norms, where a solution was said to be found by estimates that x itself does not meet; and for
     which columns it was said though 0 has a smaller residual, as the tolerance counts in how large x is.
     """
-    (b, start, norm_b), (x, stop, count, norm_r, norm_ar, norm_a, cond, norm_x) = given, found
+    (b, start, norm_b), (x, stop, _, norm_r, norm_ar, norm_a, _, norm_x) = given, found
     is_found = np.isin(stop, (1, 2, 4, 5))
     if not is_found.any():
         return found, is_found
@@ -250,10 +251,10 @@ def _verified(
     least = steep <= 1.01 * limits.atol * norm_a * size + np.hypot(norm_a, damp) * rounding
     lied = np.isin(stop, (1, 4)) & ~solved | np.isin(stop, (2, 5)) & ~least | is_worse
     norm_r, norm_ar = np.where(lied, size, norm_r), np.where(lied, steep, norm_ar)
-    return (x, np.where(lied, 7, stop), count, norm_r, norm_ar, norm_a, cond, norm_x), is_worse
+    return found._replace(istop=np.where(lied, 7, stop), normr=norm_r, normar=norm_ar), is_worse
 
 
-def _result(found: tuple[Any, ...], b: Any, show: bool) -> Result:
+def _result(found: Result, b: Any, show: bool) -> Result:
     x, stop, count, *numbers = found
     stop = np.where(np.isfinite(numbers[-1]), stop, 7)  # x may be larger than its dtype holds, though its residual was small
     if b.ndim == 2:
