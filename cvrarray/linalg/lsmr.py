@@ -111,7 +111,7 @@ def lsmr(
     ----------
     A : (n_rows, n_cols) array of ours, sparse or dense matrix, or operator with ``rmatvec`` too
     b : (n_rows,) or (n_rows, k) array on A's device
-        k columns are k problems, solved side by side.
+        k columns are k problems.
     damp : float
         Of ridge regression: the penalty is its square.
     atol, btol : float
