@@ -34,6 +34,7 @@
 # make docs-check                 the site in headless Chromium, 1280 and 400 pixels wide, light and dark: nothing overflows, no
 #                                 picture is missing, axe-core finds no serious fault; screenshots in docs/_build/screenshots
 # make wheel-check                an sdist and its wheel, checked; installed in an empty environment, and the demo run from there
+# make house                      the size of the code and what else is counted, beside the goals
 # make lint, make format, make clean
 PYTHON ?= python3
 VENV ?= .venv
@@ -58,7 +59,7 @@ DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>
 CUDA := $(if $(DRIVER),$(shell if [ $(DRIVER) -ge 580 ]; then echo cuda13; elif [ $(DRIVER) -ge 525 ]; then echo cuda12; fi))
 comma := ,
 
-.PHONY: demo quick test test-all peer-suites works kill-test gpu-test gpu-sanitize gpu-memcheck gpu-racecheck bench bench-gpu bench-unseen bench-columns record-gpu bench-ops bench-few bench-solve bench-asv bench-check fuzz docs docs-check wheel-check lint format clean
+.PHONY: demo quick test test-all peer-suites works kill-test gpu-test gpu-sanitize gpu-memcheck gpu-racecheck bench bench-gpu bench-unseen bench-columns record-gpu bench-ops bench-few bench-solve bench-asv bench-check fuzz docs docs-check wheel-check house lint format clean
 
 demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
 	$(BIN)/cvrarray demo $(FILES)
@@ -179,6 +180,9 @@ wheel-check: $(VENV)/.installed-dev
 	build/wheel-check/venv/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls build/wheel-check/*.whl)[demo]"
 	cd build/wheel-check/elsewhere && env -u PYTHONPATH ../venv/bin/cvrarray demo --repeats 3
 	cd build/wheel-check/elsewhere && env -u PYTHONPATH ../venv/bin/python -m cvrarray --version
+
+house: $(VENV)/.installed-test
+	PYTHONPATH=.:tests $(BIN)/python tests/house.py
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -20,7 +20,6 @@ _HOME = {
     "BBCSRArray": "formats",
     "Assembly": "choice.assembly",
     "asarray": "choice.construct",
-    "draw": "drawing",
     "statistics": "choice.model",
     "tune": "choice.tuning",
     "get_num_threads": "core.threads",
@@ -44,7 +43,6 @@ __all__ = [
     "CVRArray",
     "Stored",
     "asarray",
-    "draw",
     "generate",
     "get_num_threads",
     "linalg",
@@ -93,7 +91,6 @@ if TYPE_CHECKING:
     from .cvr import CVRArray
     from .dask.panels import to_dask
     from .dask.stores import open_store
-    from .drawing import draw
     from .files import load, read, save
     from .store.sources import to_store
     from .store.stream import Stored

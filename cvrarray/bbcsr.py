@@ -69,7 +69,7 @@ import numpy as np
 
 from .array import encoding
 from .array.blocks import expanded
-from .array.format import FormatArray, Sample, are_csrs_at_hand, chained, joined, offsets
+from .array.format import FormatArray, Sample
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
 from .core import devices, extensions, few_columns, sharing, short_rows, wide
 from .core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, Blocks, Wanted
@@ -81,7 +81,7 @@ DEFAULT_BLOCK_SIZE = 6
 
 
 class VectorCosts(NamedTuple):
-    """Microseconds of ``A @ x`` on a GPU: see ``docs/decisions/0005``."""
+    """Microseconds of ``A @ x`` on a GPU: see ``docs/measurements/choice-of-format.md``."""
 
     own_us: float
     ramp: float  # until memory is as busy as it can be, which takes some RAMP_MB
@@ -337,52 +337,6 @@ class BBCSRArray(FormatArray):
 
     def _order(self, slots: CSR) -> Any:
         return slots.indptr if self._target.kind == "cpu" else slots.indptr.astype(np.int64, copy=False)
-
-    @classmethod
-    def _taken(cls, parts: list[tuple[BBCSRTables, int, int]]) -> BBCSRTables | None:
-        """The rows [first, last) of each of some tables, one below the other; None where that takes a conversion."""
-        if not isinstance(parts[0][0].data, np.ndarray) or any(getattr(t, "distinct", None) is not None for t, _, _ in parts):
-            return None
-        shape = sum(last - first for _, first, last in parts), parts[0][0].shape[1]
-        tables: BBCSRTables | None = devices.CPU.backend("rebinning").take_rows(parts, coercion.index_dtype(shape))
-        return tables
-
-    @classmethod
-    def _sliced(cls, tables: BBCSRTables, first: int, last: int) -> BBCSRTables | None:
-        return cls._taken([(tables, first, last)])
-
-    @classmethod
-    def _stacked(cls, parts: list[BBCSRTables]) -> BBCSRTables | None:
-        """Bin by bin, where each matrix but the last ends with a whole bin and a whole block row."""
-        size = parts[0].block_size
-        if any(t.block_size != size or (t.present is None) != (parts[0].present is None) for t in parts):
-            return None
-        if any(t.shape[0] % math.lcm(WARP, size) for t in parts[:-1]):
-            return cls._taken([(t, 0, t.shape[0]) for t in parts])
-        _, narrow = offsets(t.col_narrow.size for t in parts)
-        _, wide = offsets(t.col_wide.size for t in parts)
-        starts = zip(parts, narrow, wide, strict=True)
-        return BBCSRTables(
-            shape=(sum(t.shape[0] for t in parts), parts[0].shape[1]),
-            nnz=sum(t.nnz for t in parts),
-            block_size=size,
-            bin_rowptr=chained([t.bin_rowptr for t in parts]),
-            col_ptr=joined([t.col_ptr + (t.col_base >= 0) * first + (t.col_base < 0) * other for t, first, other in starts]),
-            present=None if parts[0].present is None else joined([t.present for t in parts]),
-            **{name: joined([getattr(t, name) for t in parts]) for name in ("data", "col_base", "col_narrow", "col_wide")},
-        )
-
-    def _summed(self, other: Self, sign: int) -> Self | None:
-        if other.block_size != self.block_size:
-            return None
-        if (self.block_size == 1 or self._tables.present is not None) and are_csrs_at_hand([self, other]):
-            return None  # these are merged in less time
-        parts = [array._plain()._tables for array in (self, other)]
-        tables = devices.CPU.backend("merging").add(*parts, sign)
-        if tables is None:
-            return None
-        total: Self = encoding.encoded(self._from_tables(tables))
-        return total
 
     def _layout(self) -> str:
         return f"{self.n_bins} bins, blocks of {self.block_size}, fill ratio {self.fill_ratio:.3g}"

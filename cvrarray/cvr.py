@@ -88,7 +88,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from .array import encoding
-from .array.format import FormatArray, Sample, chained, joined, offsets
+from .array.format import FormatArray, Sample
 from .array.invariants import are_tables, in_range, integer, is_offsets, packs
 from .core import devices, few_columns, lanes, short_rows, wide
 from .core.tables import CSR, SPLITS, WARP, CVRTables, Runs, Wanted
@@ -104,12 +104,12 @@ LARGE = 1 << 23
 
 
 #: On a CPU, time over that of streaming the tables, for records and lanes out of phase; and where a product mostly
-#: waits for memory: 8-byte values, tables over LARGE. See ``docs/decisions/0005``.
+#: waits for memory: 8-byte values, tables over LARGE. See ``docs/measurements/choice-of-format.md``.
 FACTOR, FACTOR_WAITING = 1.33, 1.05
 
 
 class VectorCosts(NamedTuple):
-    """Microseconds of ``A @ x`` on a GPU: see ``docs/decisions/0005``."""
+    """Microseconds of ``A @ x`` on a GPU: see ``docs/measurements/choice-of-format.md``."""
 
     own_us: float
     length: float  # for each power of e of the mean row
@@ -378,36 +378,6 @@ class CVRArray(FormatArray):
         step, lane = xp.nonzero(ends)
         mask = (ends * (xp.uint32(1) << xp.arange(t.n_lanes, dtype=np.uint32))).sum(axis=1, dtype=np.uint32)
         return Runs(mask, xp.searchsorted(step, t.step_ptr), number[step, lane] - step)
-
-    @classmethod
-    def _stacked(cls, parts: list[CVRTables]) -> CVRTables | None:
-        """Chunk by chunk: only the numbers of rows, and offsets, change."""
-        if any(t.n_lanes != parts[0].n_lanes for t in parts):
-            return None
-        n_rows, rows = offsets(t.shape[0] for t in parts)
-        _, chunks = offsets(t.tail.shape[0] for t in parts)
-        _, narrow = offsets(t.col_narrow.size for t in parts)
-        _, wide = offsets(t.col_wide.size for t in parts)
-
-        def below(name: str) -> Any:
-            """The rows in a table, numbered as in the whole matrix; what is below 0 is no row."""
-            tables = [getattr(t, name) for t in parts]
-            shifted = zip(tables[1:], rows[1:], strict=True)
-            return joined([tables[0], *[t + (t >= 0) * t.dtype.type(row) for t, row in shifted]])
-
-        starts = zip(parts, narrow, wide, strict=True)
-        unchanged = ("val", "col_base", "col_narrow", "col_wide", "rec_mask")
-        return CVRTables(
-            shape=(n_rows, parts[0].shape[1]),
-            nnz=sum(t.nnz for t in parts),
-            n_lanes=parts[0].n_lanes,
-            step_ptr=chained([t.step_ptr for t in parts]),
-            col_ptr=joined([t.col_ptr + (t.col_base >= 0) * first + (t.col_base < 0) * other for t, first, other in starts]),
-            rec_ptr=chained([t.rec_ptr for t in parts]),
-            cut_ptr=joined([t.cut_ptr + chunk for t, chunk in zip(parts, chunks, strict=True)]),
-            **{name: joined([getattr(t, name) for t in parts]) for name in unchanged},
-            **{name: below(name) for name in ("rec_wb", "tail", "carry_row", "cut_row", "empty_row")},
-        )
 
     def _layout(self) -> str:
         return f"{self.n_chunks} chunks of {self.n_lanes} lanes"

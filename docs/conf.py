@@ -1,6 +1,8 @@
 """Sphinx: Markdown pages whose code is executed, the API from docstrings. ``make docs`` makes errors of warnings."""
 
+import base64
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -51,3 +53,24 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_js_files = ["site.js"]
 html_show_sourcelink = False
+
+
+def tiles(app, error):
+    """Fill the tiles of the gallery's index with the first picture of each page, light and dark."""
+    index = Path(app.outdir, "gallery", "index.html")
+    if error or not index.exists():
+        return
+    text = index.read_text()
+    for page in index.parent.glob("*.html"):
+        pictures = ""
+        for theme in ("light", "dark"):
+            if found := re.search(rf'<img class="only-{theme} plot"[^>]*base64,([^"]+)"', page.read_text()):
+                name = f"{page.stem}-{theme}.png"
+                (index.parent / name).write_bytes(base64.b64decode(found[1]))
+                pictures += f'<img class="only-{theme} plot" alt="" src="{name}"/>'
+        text = text.replace(f'<div class="tile {page.stem}"></div>', f'<div class="tile">{pictures}</div>')
+    index.write_text(text)
+
+
+def setup(app):
+    app.connect("build-finished", tiles)

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cvrarray.drawing import Drawing
+from asv_bench.record.pages import Drawing
 
 OURS, THEIRS, SLOWER = "#2f6fbd", "#9aa4af", "#c9853d"
 

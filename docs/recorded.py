@@ -16,9 +16,8 @@ from typing import Any
 from figures import OURS, SLOWER, THEIRS, Bar, bars
 
 from asv_bench.record import columns_page, gpu_page, pages, products_page, solve
-from asv_bench.record.pages import has_few_values, markdown
+from asv_bench.record.pages import Drawing, has_few_values, markdown
 from cvrarray.cli.table import significant
-from cvrarray.drawing import Drawing
 
 #: What the charts of the front page show of the generated matrices.
 LABELS = {
@@ -367,14 +366,13 @@ def readme() -> str:
     peers = f"cuSPARSE {gpu.data['versions']['cusparse']} (CSR by all algorithms, SpMVOp, SELL, BSR, blocked ELLPACK)"
     about = _filled(
         f"**All matrices on the GPU.** For each matrix we compare with the fastest of {peers}, CuPy and PyTorch: the geometric "
-        "mean of the speedups, the least of them, and how many are below 1. The first three rows measure matrices that fit L2 "
-        f"cold, after something larger was read; the others one product after the other. The first two have "
-        f"{len(generated)} matrices, {real} of them real; nothing was fitted to the unseen ones."
+        "mean of the speedups, the least of them, and how many are below 1. Rows 1 to 3: cold cache, where a matrix fits L2; "
+        f"others: warm. Rows 1 and 2 have {len(generated)} matrices, {real} of them real; nothing was fitted to unseen ones."
     )
     more = _filled(
-        f"A call costs the host {host:.0f} us in the median, CuPy's {host_cupy:.0f}. An iteration of conjugate gradients is "
+        f"A call takes {host:.0f} us of the host in the median, CuPy's {host_cupy:.0f}. An iteration of conjugate gradients is "
         f"{min(faster):.1f} to {max(faster):.1f}x as fast as {solvers} ([figures](docs/benchmarks/solve-gpu.md)). `make "
-        "bench-gpu` and `make bench-columns` measure anew."
+        "bench-gpu` and `make bench-columns` repeat the runs."
     )
     return "\n\n".join([table, about, means, more, _filled(_on_a_cpu())]) + "\n"
 

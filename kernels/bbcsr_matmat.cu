@@ -1,7 +1,4 @@
 // Y = alpha * A @ X + beta * Y for BBCSR, X (n_cols, k) and Y (n_rows, k) row-major: see matrix.cuh for the groups.
-//
-// With DOTS, of a square A, each warp leaves the sums of X * Y over its rows, for each column: `dots` is (warps, k). That
-// is what conjugate gradients need of a product beside Y.
 
 #include "values.cuh"
 #include "bbcsr.cuh"
@@ -101,10 +98,10 @@ __device__ void multiply(const C* col, const Opened<A>& data, const M* present, 
 // thread blocks that a multiprocessor has room for at least: what is left of its registers is for loads under way
 __device__ constexpr int blocks_at_once(int B, int G) { return B > 1 ? 2 : G == 8 ? 4 : G == 4 ? 6 : 8; }
 
-template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, int U, class O, bool DOTS, bool CUT>
+template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, int U, class O, bool CUT>
 __global__ __launch_bounds__(PIECE_WARPS* WARP, blocks_at_once(B, G)) void
-bbcsr_matmat(const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta, int update,
-             double* dots) {
+bbcsr_matmat(const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta,
+             int update) {
     const Opened<A>& values = m.data.opened();
     const Piece<CUT> piece(pieces);
     const int lane = lane_id(), warp_of_block = threadIdx.x / WARP;
@@ -115,7 +112,6 @@ bbcsr_matmat(const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* _
     const Bin<A, I, M, B, HOLES> own(m, values, bin, lane);
     Columns<Y, V, W, G * V> sum[G] = {};
     const O row_of_x = (O)(k / V);
-    const Y* const own_rows = x + at;
     x += min(at, k - V);  // a lane beyond the last column has that of another one
     int first = 0, n_blocks = own.n_blocks;
     if (piece.is_one) {
@@ -132,24 +128,11 @@ bbcsr_matmat(const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* _
                                                    x + own.origin() * k, row_of_x, sum);
     else
         multiply<A, Y, I, M, B, HOLES, G, V, W, U>(own.wide(m) + first * (int64)WARP, data, present, n_blocks, x, row_of_x, sum);
-    int64 warp = warp_id();
-    if (piece.is_one) {
-        if (!piece.template add<WARP>(pieces, sum) || warp_of_block) return;
-        warp -= piece.number * PIECE_WARPS;  // the same, whichever piece is the last
-    }
+    if (piece.is_one && (!piece.template add<WARP>(pieces, sum) || warp_of_block)) return;
 #pragma unroll
     for (int turn = 0; turn < G; ++turn) {
         const int64 row = bin * WARP + turn * (WARP / G) + lane / G;
         if (row < m.n_rows) sum[turn].store(y + row * k + at, at, k, alpha, beta, update, begin);
-    }
-    if constexpr (DOTS) {
-        double of_rows[W][V] = {};
-#pragma unroll
-        for (int turn = 0; turn < G; ++turn) {
-            const int64 row = bin * WARP + turn * (WARP / G) + lane / G;
-            if (row < m.n_rows) sum[turn].add_dots(of_rows, own_rows + row * k, at, k, begin);
-        }
-        store_dots<G>(of_rows, dots + warp * k, at, k, begin);
     }
 }
 
@@ -330,9 +313,9 @@ struct BlockRow {
     }
 };
 
-template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, int S, int U, bool DOTS, bool CUT>
+template <class A, class Y, class I, class M, int B, bool HOLES, int G, int V, int W, int S, int U, bool CUT>
 __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* __restrict__ x,
-                                    Y* __restrict__ y, Y alpha, Y beta, int update, double* dots) {
+                                    Y* __restrict__ y, Y alpha, Y beta, int update) {
     const Opened<A>& values = m.data.opened();
     const Piece<CUT> piece(pieces);
     const int64 thread = (blockIdx.x - piece.n_thread_blocks(pieces)) * (int64)blockDim.x + threadIdx.x;
@@ -372,10 +355,8 @@ __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, const Pieces<Y> piec
     Columns<Y, V, W, G * V> sum[B] = {};
     const int64 vectors = (k - at + G * V - 1) / (G * V);  // of this lane, in this tile and in all from here on
     own.template multiply<HOLES, G, V, W, U>((int)max(min(vectors, (int64)W), (int64)0), k, sum);
-    int64 warp = warp_id();
     if (piece.is_one) {
         if (!piece.template add<G>(pieces, sum) || threadIdx.x >= WARP) return;
-        warp -= piece.number * PIECE_WARPS;  // the same, whichever piece is the last
     } else if (is_shared) {
         __syncwarp();
         add_sharers<G>(sum, sharers);
@@ -383,17 +364,8 @@ __global__ void bbcsr_matmat_blocks(const Bbcsr<A, I, M> m, const Pieces<Y> piec
         __syncwarp();
         add_groups<G, G * S>(sum);
     }
-    const bool is_first = part == 0;  // of those that share the block row
-    if (!DOTS && !is_first) return;
-    double of_rows[W][V] = {};
+    if (part) return;  // the first of those that share the block row has its sum
 #pragma unroll
     for (int i = 0; i < B; ++i)
-        if (is_first && i < own.n_rows) {
-            sum[i].store(y + (row + i) * k + at, at, k, alpha, beta, update);
-            if constexpr (DOTS) sum[i].add_dots(of_rows, x + (row + i) * k + at, at, k, 0);
-        }
-    if constexpr (DOTS) {
-        __syncwarp();
-        store_dots<G>(of_rows, dots + warp * k, at, k, 0);
-    }
+        if (i < own.n_rows) sum[i].store(y + (row + i) * k + at, at, k, alpha, beta, update);
 }

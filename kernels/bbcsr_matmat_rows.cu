@@ -164,17 +164,15 @@ __device__ void add_warps(Columns<Y, V, W, G * V>& sum) {
 // traffic   slot: sizeof(A) + (2 or sizeof(I)) bytes for each W * G * V columns; a row of X for each nonzero; Y once
 // requires  blocks of a row before its padding (invariant 3); neither values nor rows of X are read for padding; V divides k;
 //           k is W * G * V or more, or W is 1, or it is more than (W - 1) * G * V, and then PART; an O counts the vectors of V
-//           numbers that X has; PER_BLOCK warps, which are PIECE_WARPS where several warps share a row, and where there may be
-//           pieces
+//           numbers that X has; PIECE_WARPS warps
 // races     none: the groups of a row own its columns, and add their sums in the order of a tree, and of warps; pieces meet as
 //           pieces.cuh says
-template <class A, class Y, class I, class M, int G, int V, int W, int S, int N, bool PART, bool CUT, class O, int PER_BLOCK>
-__global__ __launch_bounds__(PER_BLOCK* WARP, 32 / PER_BLOCK) void bbcsr_matmat_rows(
+template <class A, class Y, class I, class M, int G, int V, int W, int S, int N, bool PART, bool CUT, class O>
+__global__ __launch_bounds__(PIECE_WARPS* WARP, 32 / PIECE_WARPS) void bbcsr_matmat_rows(
     const Bbcsr<A, I, M> m, const Pieces<Y> pieces, int64 k, const Y* __restrict__ x, Y* __restrict__ y, Y alpha, Y beta,
     int update) {
     constexpr int E = together(N, W) > G ? together(N, W) / G : 1;
     constexpr int T = S < PIECE_WARPS ? S : PIECE_WARPS, LANES = G * (S / T);  // warps of a row, and its lanes in each
-    static_assert(PER_BLOCK == PIECE_WARPS || (T == 1 && !CUT), "a thread block of another size has no sums in shared memory");
     const Opened<A>& values = m.data.opened();
     // the last columns go with some before them, which are not stored twice, where there are as many
     const int64 begin = tile_of_block() * (W * G * V), at = max(min(begin, k - W * G * V), (int64)0) + lane_id() % G * V;
@@ -196,7 +194,7 @@ __global__ __launch_bounds__(PER_BLOCK* WARP, 32 / PER_BLOCK) void bbcsr_matmat_
         return;
     }
     const int warp = threadIdx.x / WARP;
-    const int64 warps = ((blockIdx.x - piece.n_thread_blocks(pieces)) * (int64)PER_BLOCK + warp) / T;
+    const int64 warps = ((blockIdx.x - piece.n_thread_blocks(pieces)) * (int64)PIECE_WARPS + warp) / T;
     const int64 row = warps * (WARP / LANES) + lane_id() / LANES;
     if (row >= m.n_bins * WARP) return;  // and so do all warps of the row
     Row<A, I, M, LANES, E, T> own(m, values, row);

@@ -262,12 +262,11 @@ __device__ void exchange_sums(const Shape& shape, ColumnSums& shared, double* wo
     __syncthreads();
 }
 
-// cg_advance: what cg_curvature, cg_step and cg_turn do, with every block waiting for all sums. Where the product has left
-// `dots`, (n_dots, k) sums of p * q, p and q are not read for them
+// cg_advance: what cg_curvature, cg_step and cg_turn do, with every block waiting for all sums
 //
 // mapping   as vectors.cuh says, with MANY threads a block, one block a multiprocessor, one tile of columns
-// traffic   8 vectors with a diagonal M: q, or z, of a thread's first `n_kept` rows stay in shared memory; of the other
-//           rows 8 after a product with dots, else 10
+// traffic   8 vectors with a diagonal M: q, or z, of a thread's first `n_kept` rows stay in shared memory; 10 of the
+//           other rows
 // requires  a cooperative launch; `words` hold 3 numbers a block and column, and a mark a block, all 0 before the first
 //           launch; MANY vectors' entries (P == BLOCKS), the columns, and the rows kept fit shared memory
 // races     none: a thread owns its entries; columns are read before the first sum and written after the second, by
@@ -275,7 +274,6 @@ __device__ void exchange_sums(const Shape& shape, ColumnSums& shared, double* wo
 template <class Y, int P>
 __global__ __launch_bounds__(MANY, 1) void cg_advance(const Shape shape, double* words, uint32* marks, Column* column,
                                                       const Y* __restrict__ inverse, int size, int n_kept,
-                                                      const double* __restrict__ dots, int64 n_dots,
                                                       const Y* __restrict__ q, Y* __restrict__ r, Y* __restrict__ z,
                                                       Y* __restrict__ x, Y* __restrict__ p, double* history) {
     constexpr int U = sizeof(Y) <= 8 ? 4 : 2;  // rows that are loaded before the first is used
@@ -297,10 +295,7 @@ __global__ __launch_bounds__(MANY, 1) void cg_advance(const Shape shape, double*
     const int64 first_row = shape.first_row(), stride = shape.stride();
     const int rounds = (int)((shape.n - blockIdx.x * (int64)shape.rows + stride - 1) / stride), groups = (rounds + U - 1) / U;
     double curvature[1] = {};
-    if (active && dots) {
-#pragma unroll 4
-        for (int64 i = first_row; i < n_dots; i += stride) curvature[0] += dots[i * shape.k + j];
-    } else if (active) {
+    if (active) {
         for (int i = (groups - 1) * U; i >= 0; i -= U) {
             Y direction[U], product[U];
 #pragma unroll
@@ -322,28 +317,26 @@ __global__ __launch_bounds__(MANY, 1) void cg_advance(const Shape shape, double*
     __syncthreads();
 
     const double alpha = shape.has_column() ? columns[j].alpha : 0;
-    const int n_kept_q = dots ? 0 : n_kept;
     double sums[2] = {};
     if constexpr (P == BLOCKS) {
         for (int round = 0; round < rounds; ++round) {
-            const int i = dots ? rounds - 1 - round : round;
-            const int64 row = first_row + i * stride, at = row * shape.k + j;
+            const int64 row = first_row + round * stride, at = row * shape.k + j;
             const bool is_here = alpha != 0 && row < shape.n;
             Y entry{};
-            if (is_here) r[at] = entry = plus(r[at], -alpha, i < n_kept_q ? kept[i * MANY] : q[at]);
+            if (is_here) r[at] = entry = plus(r[at], -alpha, round < n_kept ? kept[round * MANY] : q[at]);
             entry = weigh<P>(shape, inverse, size, row, is_here, entry, z, sums);
-            if (is_here && i < n_kept) kept[i * MANY] = entry;
+            if (is_here && round < n_kept) kept[round * MANY] = entry;
         }
     } else if (alpha != 0) {
         for (int group = 0; group < groups; ++group) {
-            const int i = (dots ? groups - 1 - group : group) * U;
+            const int i = group * U;
             Y before[U], product[U], scale[U];
 #pragma unroll
             for (int u = 0; u < U; ++u) {
                 const int64 row = first_row + (i + u) * stride, at = row * shape.k + j;
                 const bool is_here = row < shape.n;
                 before[u] = is_here ? r[at] : Y{};
-                product[u] = i + u < n_kept_q ? kept[(i + u) * MANY] : is_here ? q[at] : Y{};
+                product[u] = i + u < n_kept ? kept[(i + u) * MANY] : is_here ? q[at] : Y{};
                 scale[u] = P == DIAGONAL && is_here ? cached(inverse + row) : Y{};
             }
 #pragma unroll
@@ -377,7 +370,7 @@ __global__ __launch_bounds__(MANY, 1) void cg_advance(const Shape shape, double*
 
     const double beta = columns[j].beta;
     for (int group = 0; group < groups; ++group) {
-        const int i = (dots ? group : groups - 1 - group) * U;
+        const int i = (groups - 1 - group) * U;
         Y direction[U], entry[U], so_far[U];
 #pragma unroll
         for (int u = 0; u < U; ++u) {

@@ -79,17 +79,6 @@ struct Columns {
         return found;
     }
 
-    // adds the products with a row of X, of its columns from `begin` on, to the dots of columns
-    __device__ void add_dots(double (&dots)[W][V], const Y* from, int64 at, int64 k, int64 begin) const {
-#pragma unroll
-        for (int w = 0; w < W; ++w) {
-            if (at + w * STRIDE >= k || at + w * STRIDE < begin) continue;
-            const Vector<Y, V> other = ::cached(reinterpret_cast<const Vector<Y, V>*>(from + w * STRIDE));
-#pragma unroll
-            for (int i = 0; i < V; ++i) dots[w][i] += dot(other.at[i], vector[w].at[i]);
-        }
-    }
-
     // columns from `begin` on
     __device__ void store(Y* to, int64 at, int64 k, Y alpha, Y beta, int update, int64 begin = 0) const {
 #pragma unroll
@@ -108,23 +97,3 @@ struct Columns {
         }
     }
 };
-
-// Stores the dots of the warp's rows, which lanes at multiples of G share: `to` is the warp's place for column 0. All lanes
-// must call it.
-template <int G, int V, int W>
-__device__ void store_dots(double (&dots)[W][V], double* to, int64 at, int64 k, int64 begin) {
-#pragma unroll
-    for (int apart = G; apart < WARP; apart *= 2)
-#pragma unroll
-        for (int w = 0; w < W; ++w)
-#pragma unroll
-            for (int i = 0; i < V; ++i) dots[w][i] += shuffle(dots[w][i], lane_id() ^ apart);
-    if (lane_id() >= G) return;
-#pragma unroll
-    for (int w = 0; w < W; ++w)
-#pragma unroll
-        for (int i = 0; i < V; ++i) {
-            const int64 column = at + w * G * V;
-            if (column < k && column >= begin) to[column + i] = dots[w][i];
-        }
-}

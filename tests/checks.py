@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import sys
 import threading
 import time
@@ -181,11 +182,14 @@ def take_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def autotune_at(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
-    """Every matrix counts as large: its product goes the other way from that call on, which is measured once, as worth it."""
-    from cvrarray.gpu import autotune
+    """Every matrix counts as large: from that call on its product goes the last of the ways that are measured."""
+    from cvrarray.gpu import plan, shared_memory
 
-    for name, value in (("LEAST_SLOTS", 1), ("WORTH_IT", np.inf), ("PREPARE_AT", call), ("SAMPLES", 1), ("CALLS", 1)):
-        monkeypatch.setattr(autotune, name, value)
+    monkeypatch.setattr(shared_memory, "LEAST_SLOTS", 1)
+    for name, value in (("MEASURED_AT", call), ("SAMPLES", 1), ("CALLS", 1)):
+        monkeypatch.setattr(plan, name, value)
+    times = itertools.count(1)
+    monkeypatch.setattr(plan, "_milliseconds", lambda call: 1 / next(times))  # the last candidate seems the fastest
 
 
 def captured(work: Callable[[], object]) -> Any:

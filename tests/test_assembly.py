@@ -287,7 +287,7 @@ def test_the_block_size_of_a_bsr_is_a_candidate():
 @pytest.mark.slow
 def test_scipys_bsr_is_a_peer():
     x = np.ones(300)
-    found, _ = peers.products(bsr(6).tocsr(), x, devices.CPU)
+    found = peers.products(bsr(6).tocsr(), x, devices.CPU)
     np.testing.assert_allclose(found["scipy bsr"](), found["scipy"]())
     assert peers.block_size(bsr(6).tocsr()) == 6
     assert "scipy bsr" not in peers.products(cvrarray.generate.rmat(6, 4), np.ones(64), devices.CPU)

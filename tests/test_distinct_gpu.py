@@ -100,7 +100,6 @@ def test_products_have_the_bits_of_plain_values(gpu, name, values, dtype):
     for product, before, after in (
         ("product", (n_cols,), (n_rows,)),
         ("product_matrix", (n_cols, 5), (n_rows, 5)),
-        ("product_transposed", (n_rows,), (n_cols,)),
     ):
         x = operand(before, out)
         y, z = (cupy.full(after, 7, out) for _ in range(2))
@@ -112,7 +111,7 @@ def test_products_have_the_bits_of_plain_values(gpu, name, values, dtype):
 @pytest.mark.parametrize("values", ["one", "17"])
 @pytest.mark.parametrize("room", [1 << 20, 4096])
 def test_products_with_shared_memory(gpu, monkeypatch, values, room):
-    """x, or sums of columns, in shared memory beside the values: all of them, or of popular columns."""
+    """x in shared memory beside the values: all of it, or of popular columns."""
     import cupy
 
     from cvrarray.gpu import row_lanes, shared_memory
@@ -125,15 +124,14 @@ def test_products_with_shared_memory(gpu, monkeypatch, values, room):
     monkeypatch.setattr(shared_memory, "shared_memory", lambda: min(room, found()))
     for name in ("cvr", "bbcsr 1"):
         module, plain, coded = both(name, TABLES[values], "float64")
-        for product, n_in, n_out in (("product", 1, 0), ("product_transposed", 0, 1)):
-            x = operand(plain.shape[n_in], np.dtype(np.float64))
-            y, z = (cupy.empty(plain.shape[n_out]) for _ in range(2))
-            getattr(module, product)(plain, y.dtype)(x, y, np.float64(1), np.float64(0))
-            run = getattr(module, product)(coded, y.dtype)
-            for _ in range(3):
-                z.fill(np.nan)
-                run(x, z, np.float64(1), np.float64(0))
-                assert same_bits(y, z), (name, product)
+        x = operand(plain.shape[1], np.dtype(np.float64))
+        y, z = (cupy.empty(plain.shape[0]) for _ in range(2))
+        module.product(plain, y.dtype)(x, y, np.float64(1), np.float64(0))
+        run = module.product(coded, y.dtype)
+        for _ in range(3):
+            z.fill(np.nan)
+            run(x, z, np.float64(1), np.float64(0))
+            assert same_bits(y, z), name
 
 
 def many(size, n_distinct, dtype, seed=5):
@@ -247,13 +245,12 @@ def test_products_of_narrow_values(gpu, name):
         for data in (narrow.astype(np.float64), narrow)
     )
     coded = coded._replace(distinct=cupy.empty(0, np.float64))
-    for product, n_in, n_out in (("product", 1, 0), ("product_transposed", 0, 1)):
-        x = operand(pattern.shape[n_in], np.dtype(np.float64))
-        y, z = (cupy.empty(pattern.shape[n_out]) for _ in range(2))
-        getattr(module, product)(plain, y.dtype)(x, y, np.float64(1), np.float64(0))
-        getattr(module, product)(coded, y.dtype)(x, z, np.float64(1), np.float64(0))
-        assert abs(y).max() > 0
-        assert same_bits(y, z), product
+    x = operand(pattern.shape[1], np.dtype(np.float64))
+    y, z = (cupy.empty(pattern.shape[0]) for _ in range(2))
+    module.product(plain, y.dtype)(x, y, np.float64(1), np.float64(0))
+    module.product(coded, y.dtype)(x, z, np.float64(1), np.float64(0))
+    assert abs(y).max() > 0
+    assert same_bits(y, z)
 
 
 @pytest.mark.parametrize("format_name", ["cvr", "bbcsr"])

@@ -14,7 +14,6 @@ from scipy.sparse import csr_array
 
 import cvrarray
 from cvrarray.array import elementwise
-from cvrarray.cpu import adding, merging
 
 BUILDS = [checks.Build("cvr", {}), checks.cvr(4, 5, "nnz"), checks.cvr(3, 1), checks.bbcsr(1), checks.bbcsr(6)]
 CONFIGURATIONS = pytest.mark.parametrize("build", BUILDS, ids=str)
@@ -708,27 +707,6 @@ def test_transposed_views(build, device):
         assert_dense(found, expected)
 
 
-@pytest.mark.parametrize(
-    ("size", "dtype"), [(1, np.float64), (3, np.float32), *checks.rarely((6, np.complex128), (17, np.float64))]
-)
-def test_sums_of_two_structures_of_bins_have_the_tables_of_a_conversion(size, dtype):
-    rng = np.random.default_rng(size)
-    for shape in ((1, 1), (0, 5), (5, 0), (100, 200), (96, 96), (35, 70_001)):
-        for density in (0.0, 0.01, 0.3, 1.0) if shape[1] < 1000 else (0.01,):
-            S, T = (scipy.sparse.random_array(shape, density=d, rng=rng, format="csr").astype(dtype) for d in (density, 0.2))
-            S.data += 2
-            T.data += 7
-            A, B = (cvrarray.BBCSRArray(M, block_size=size, device="cpu") for M in (S, T))
-            for total, expected, args in (
-                (A + B, S + T, (A, B, 1)), (A - B, S - T, (A, B, -1)), (B - A, T - S, (B, A, -1)),
-            ):  # fmt: skip
-                total.check()
-                if A.nnz:  # they are merged: where an entry seems to be 0, the sum is made another way
-                    assert merging.add(args[0]._tables, args[1]._tables, args[2]) is not None
-                converted = cvrarray.BBCSRArray(csr_array(expected), block_size=size, device="cpu")
-                checks.assert_same_tables(total._tables, converted._tables)
-
-
 @ONE_OF_EACH
 @pytest.mark.parametrize("ufunc", [np.add, np.subtract])
 def test_sums_of_complex_infinities(build, ufunc, device):
@@ -740,19 +718,6 @@ def test_sums_of_complex_infinities(build, ufunc, device):
     np.testing.assert_array_equal(checks.get(found.todense()), ufunc(left, right))
 
 
-@pytest.mark.slow
-def test_sums_of_bins_are_the_same_with_any_number_of_threads(monkeypatch):
-    S = scipy.sparse.random_array((3000, 3000), density=0.02, rng=np.random.default_rng(0), format="csr")
-    A, B = (cvrarray.BBCSRArray(csr_array(M), block_size=1, device="cpu") for M in (S, S.T))
-    totals = []
-    for n in (1, 2, 5):
-        monkeypatch.setenv("CVRARRAY_NUM_THREADS", str(n))
-        totals.append(A + B)
-    checks.assert_same_tables(totals[1]._tables, totals[0]._tables)
-    checks.assert_same_tables(totals[2]._tables, totals[0]._tables)
-    np.testing.assert_array_equal(totals[0].todense(), (S + S.T).todense())
-
-
 def test_zeros_of_a_sum_of_bins_are_not_stored():
     A, B = cvrarray.BBCSRArray(np.eye(70), block_size=2), cvrarray.BBCSRArray(np.triu(np.ones((70, 70))), block_size=2)
     difference = B - A
@@ -760,28 +725,6 @@ def test_zeros_of_a_sum_of_bins_are_not_stored():
     checks.assert_same_tables(difference._tables, cvrarray.BBCSRArray(np.triu(np.ones((70, 70)), 1), block_size=2)._tables)
     with_nan = cvrarray.BBCSRArray(np.diag(np.full(70, np.nan)), block_size=2)
     assert (B - with_nan).nnz == B.nnz
-
-
-def test_large_sums_are_made_in_parts(monkeypatch):
-    """Also where rows of a part are empty, chunks are cut, and entries cancel."""
-    rng = np.random.default_rng(0)
-    S, T = (scipy.sparse.random_array((301, 190), density=d, rng=rng, format="csr") for d in (0.2, 0.1))
-    S = csr_array(scipy.sparse.diags_array((np.arange(301) % 7 > 2).astype(float)) @ S)
-    pairs = [(csr_array(S), csr_array(T)), (csr_array(S), csr_array(S + T)), (csr_array(0 * S), csr_array(0 * S))]
-    whole = [[build(a, "cpu") - build(b, "cpu") for a, b in pairs] for build in BUILDS]
-    monkeypatch.setattr(adding, "TILE", 100)
-    for build, expected in zip(BUILDS, whole, strict=True):
-        for (a, b), difference in zip(pairs, expected, strict=True):
-            found = build(a, "cpu") - build(b, "cpu")
-            checks.assert_same_tables(found._tables, difference._tables)
-            checks.assert_same_csr(found.to_scipy(), canonical_without_zeros(a - b))
-
-
-def canonical_without_zeros(csr):
-    csr = csr_array(csr)
-    csr.eliminate_zeros()
-    csr.sort_indices()
-    return csr
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

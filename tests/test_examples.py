@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import cvrarray
-from cvrarray import cvr, drawing, generate, linalg
+from cvrarray import cvr, generate, linalg
 from cvrarray.array.transposed import TransposedArray
 from cvrarray.choice import model
 from cvrarray.store import stream
@@ -46,7 +46,7 @@ def documented() -> dict[str, object]:
     names = {name: getattr(cvrarray, name) for name in cvrarray.__all__ if name not in ("generate", "linalg", *OF_DASK)}
     names |= public(generate)
     names |= {f"linalg.{name}": getattr(linalg, name) for name in linalg.__all__}
-    for cls in (cvr.Chunk, TransposedArray, model.Statistics, drawing.Drawing, stream.Span):
+    for cls in (cvr.Chunk, TransposedArray, model.Statistics, stream.Span):
         names[cls.__name__] = cls
     return names
 

@@ -176,22 +176,3 @@ def test_elasticity_without_scikit_fem(monkeypatch):
 def test_build_rejects(name, scale, message):
     with pytest.raises(ValueError, match=message):
         generate.build(name, scale=scale)
-
-
-@pytest.mark.parametrize("n_poses", [0, 1, 2, 500])
-def test_manhattan(n_poses):
-    """Every pose and its way to the next; without noise, all measurements agree with the poses."""
-    lines = generate.manhattan(n_poses, noise=0.0, seed=3).splitlines()
-    poses = np.array([line.split()[2:] for line in lines if line.startswith("VERTEX_SE2")], float).reshape(-1, 3)
-    edges = np.array([line.split()[1:6] for line in lines if line.startswith("EDGE_SE2")], float).reshape(-1, 5)
-    assert len(poses) == n_poses
-    assert len(lines) == len(poses) + len(edges)
-    i, j = edges[:, :2].astype(int).T
-    assert (j[: max(0, n_poses - 1)] == np.arange(1, n_poses)).all()
-    assert n_poses < 500 or len(edges) > 1.1 * n_poses
-    way = poses[j] - poses[i]
-    cos, sin = np.cos(poses[i, 2]), np.sin(poses[i, 2])
-    np.testing.assert_allclose(edges[:, 2], cos * way[:, 0] + sin * way[:, 1], atol=1e-3)
-    np.testing.assert_allclose(edges[:, 3], cos * way[:, 1] - sin * way[:, 0], atol=1e-3)
-    np.testing.assert_allclose(np.cos(edges[:, 4] - way[:, 2]), 1, atol=1e-4)
-    assert generate.manhattan(n_poses, seed=1) == generate.manhattan(n_poses, seed=1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import checks
 import numpy as np
 import pytest
-import scipy.sparse
 import zoo
 from scipy.sparse import coo_array, csr_array
 
@@ -371,30 +370,6 @@ def test_runs_of_rows_hold_their_entries(build, name, device):
         indptr, indices, data = (checks.get(array) for array in part[:3])
         assert part.shape == (last - first, csr.shape[1])
         checks.assert_same_csr(csr_array((data, indices, indptr), shape=part.shape), csr[first:last])
-
-
-@pytest.mark.parametrize("size", [1, 3])
-@pytest.mark.parametrize("kind", ["blocks", "holes", "a long row", "columns far apart"])
-def test_slices_and_stacks_of_bins_have_the_tables_of_a_conversion(size, kind):
-    """Rows go from bins to bins: whole ones, parts of two, the last one; a slice that cuts blocks is converted."""
-    rng, m, n = np.random.default_rng(0), 96 + 21, 200_000 if kind == "columns far apart" else 300
-    D = scipy.sparse.random_array((m // size, n // size), density=60 / n, rng=rng, format="csr")
-    S = scipy.sparse.kron(D, np.ones((size, size)), format="csr")
-    if kind in ("holes", "a long row"):
-        S = S + scipy.sparse.random_array(S.shape, density=0.01, rng=rng, format="csr")
-    if kind == "a long row":
-        S = S + scipy.sparse.csr_array((np.ones(n // 2), (np.full(n // 2, 40), np.arange(n // 2))), shape=S.shape)
-    A = cvrarray.BBCSRArray(S, block_size=size, device="cpu")
-    m = S.shape[0]
-    for first, last in ((0, 33), (32, 64), (6, m), (12, 60), (36, 39), (30, m - 1), (7, 50), (96, m)):
-        B = A[first:last]
-        B.check()
-        checks.assert_same_tables(B._tables, cvrarray.BBCSRArray(S[first:last], block_size=size, device="cpu")._tables)
-    for parts in ((A, A), (A[:12], A[12:24], A[24:36], A), (A[:21], A[5:6], A)):
-        B = np.vstack(parts)
-        B.check()
-        expected = scipy.sparse.vstack([part.to_scipy() for part in parts])
-        checks.assert_same_tables(B._tables, cvrarray.BBCSRArray(expected, block_size=size, device="cpu")._tables)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.complex128, np.int8, np.bool_], ids=str)

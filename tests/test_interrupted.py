@@ -1,9 +1,14 @@
-"""Replacing values is one step: whatever interrupts it, and whoever reads meanwhile, the array at rest agrees with itself."""
+"""Replacing values is one step: whatever interrupts it, and whoever reads meanwhile, the array at rest agrees with itself.
+
+So is writing a file or a store: what was there stays, or what is begun can be gone on with or written over at once.
+"""
 
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import shutil
 import sys
 import threading
 import warnings
@@ -17,6 +22,8 @@ from checks import get, put
 import cvrarray
 from cvrarray.array import format as array_format
 from cvrarray.array import transposed, values
+from cvrarray.core import atomic
+from cvrarray.store import layout, lock, spool, writer
 
 BUILDS = {
     "cvr": lambda S, device: cvrarray.CVRArray(S, device=device),
@@ -26,13 +33,13 @@ BUILDS = {
 WATCHED = (values.__file__, array_format.__file__, transposed.__file__)
 
 
-def interrupted_at(line: int, error: type[BaseException], call) -> bool:
-    """Whether `call` was interrupted, by `error` at the line of that number among those of WATCHED that run."""
+def interrupted_at(line: int, error: type[BaseException], call, watched=WATCHED) -> bool:
+    """Whether `call` was interrupted, by `error` at the line of that number among those of `watched` that run."""
     left = line
 
     def trace(frame, event, _):
         nonlocal left
-        if frame.f_code.co_filename not in WATCHED:
+        if frame.f_code.co_filename not in watched:
             return None
         if event == "line":
             left -= 1
@@ -191,3 +198,89 @@ def test_out_of_a_pickle(protocol):
         B = pickle.loads(pickle.dumps(cvrarray.CVRArray(S, device="cpu"), protocol))
         assert B.with_values(2 * S.data, out=B) is B
         np.testing.assert_array_equal(B.tocsr().data, 2 * S.data)
+
+
+# Files and stores
+
+WRITTEN = (cvrarray.files.__file__, *(module.__file__ for module in (atomic, layout, lock, spool, writer)))
+OLD, NEW = (sp.random_array((64, 30), density=0.2, rng=seed, format="csr") for seed in (1, 2))
+
+
+def save(path, **how):
+    cvrarray.save(path, cvrarray.CVRArray(NEW, device="cpu"))
+
+
+def store_matrix(path, **how):
+    cvrarray.to_store(NEW, path, chunks="2 kB", format="cvr", device="cpu", **how)
+
+
+def store_pieces(path, **how):
+    row, col = NEW.tocoo().coords
+    pieces = [(row[part], col[part], NEW.data[part]) for part in (slice(0, 150), slice(150, None))]
+    cvrarray.to_store(pieces, path, shape=NEW.shape, name="entries", chunks="2 kB", format="cvr", device="cpu", **how)
+
+
+def append(path, **how):
+    with writer.Writer(path, NEW.shape[1], format="cvr", device="cpu", **how) as open_writer:
+        for first, last in ((0, 32), (32, 64)):
+            if open_writer.n_rows < last:
+                open_writer.append(NEW[first:last])
+
+
+def held(path):
+    """The matrix at `path`; None where nothing is, or what is not complete."""
+    if os.path.isfile(path):
+        return cvrarray.load(path).to_scipy().tocsr()
+    try:
+        stored = cvrarray.Stored(path, device="cpu", budget=0)
+    except (FileNotFoundError, ValueError):
+        return None
+    stored.check()
+    return sp.vstack([stored.panel(k).to_scipy().tocsr() for k in range(stored.n_panels)], format="csr")
+
+
+def same(found, csr) -> bool:
+    return found is not None and found.shape == csr.shape and (found != csr).nnz == 0
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize(
+    ("write", "how", "again"),
+    [
+        (save, {}, {}),
+        (store_matrix, {}, {"resume": True}),
+        (store_matrix, {"overwrite": True}, {"overwrite": True}),
+        (store_pieces, {}, {"resume": True}),
+        (store_pieces, {"overwrite": True}, {"overwrite": True}),
+        (append, {}, {"resume": True}),
+    ],
+    ids=lambda part: part.__name__ if callable(part) else str(part),
+)
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # interrupted before its with statement
+@pytest.mark.parametrize("every", [97, pytest.param(1, marks=pytest.mark.extended)])
+def test_a_file_or_store_that_is_interrupted_at_a_line(write, how, again, error, every, tmp_path, monkeypatch):
+    monkeypatch.setattr(spool, "BUFFER", 1 << 11)
+    monkeypatch.setattr(spool, "MOST_BUCKETS", 2)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    old = write is save or "overwrite" in how
+    before, folder = tmp_path / "before", tmp_path / "now"
+    before.mkdir()
+    if old and write is save:
+        cvrarray.save(before / "m", cvrarray.CVRArray(OLD, device="cpu"))
+    elif old:
+        cvrarray.to_store(OLD, before / "m", chunks="2 kB", format="cvr", device="cpu")
+    path, line = str(folder / "m"), 1
+    while True:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(before, folder)
+        if not interrupted_at(line, error, lambda: write(path, **how), WRITTEN):
+            break
+        found = held(path)
+        assert same(found, OLD) or same(found, NEW) or (found is None and write is not save), f"line {line}"
+        write(path, **again)
+        assert same(held(path), NEW), f"line {line}"
+        assert os.listdir(folder) == ["m"], f"line {line}"
+        assert not [file for file in folder.rglob("*") if atomic.TEMPORARY.fullmatch(file.name)], f"line {line}"
+        line += every
+    assert line > every, "no line was watched"
+    assert same(held(path), NEW)

@@ -6,6 +6,7 @@ import copy
 import gc
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -28,29 +29,32 @@ def array(build, dtype=np.float64):
 
 
 @BUILD
-def test_the_first_product_makes_them(build):
-    csr, A, x = array(build)
+@pytest.mark.parametrize("dtype", [np.float64, *rarely(np.float32, np.complex64, np.int32)])
+def test_the_first_product_makes_them(build, dtype, device):
+    csr = zoo.floats(NAME, dtype)
+    A, x = build(csr, device), put(zoo.float_vector(csr.shape[0], dtype), device)
     assert "products by" not in repr(A.T)
     assert A.T.nbytes == A.nbytes
     y = A.T @ x
-    assert_product(y, csr.T.tocsr(), x)
+    assert_product(get(y), csr.T.tocsr(), get(x))
     assert "products by" in repr(A.T)
     assert A.T.nbytes > A.nbytes
+    assert A._transpose.device == A.device
     kept = A._transpose
-    for other in (A.T @ x, x @ A, A.rmatvec(x), A.T.copy().T.T @ x):
-        assert_product(other, csr.T.tocsr(), x)
-    for other in (A.T @ x, x @ A, A.rmatvec(x), np.matmul(x, A)):
+    for other in (x @ A, A.T.copy().T.T @ x):
+        assert_product(get(other), csr.T.tocsr(), get(x))
+    for other in (A.T @ x, x @ A, A.T.matvec(x), np.matmul(x, A)):
         assert_same_bits(other, y)
     assert A._transpose is kept
 
 
 @BUILD
 @pytest.mark.parametrize("k", [1, 5, 33, *rarely(2, 16, 64)])
-def test_matrices(build, k):
+def test_matrices(build, k, device):
     csr = zoo.integers(NAME, np.float64)
-    A, X = build(csr, "cpu"), matrix(csr.shape[0], k)
-    for found in (A.T @ X, A.rmatmat(X), (X.T @ A).T, A.T @ np.asfortranarray(X)):
-        np.testing.assert_array_equal(found, csr.toarray().T @ X)
+    A, X = build(csr, device), put(matrix(csr.shape[0], k), device)
+    for found in (A.T @ X, A.rmatmat(X), (X.T @ A).T, A.T @ put(np.asfortranarray(get(X)), device)):
+        np.testing.assert_array_equal(get(found), csr.toarray().T @ get(X))
 
 
 @BUILD
@@ -70,171 +74,120 @@ def test_they_suit_the_columns_that_they_are_made_for(build, k, device):
 
 
 @BUILD
-def test_matrices_on_a_gpu(build, gpu):
-    """A product with a vector scatters there; one with a matrix makes the tables, and every later one uses them."""
-    csr = zoo.integers(NAME, np.float64)
-    A, X = build(csr, gpu), put(matrix(csr.shape[0], 5), gpu)
-    A.T @ X[:, 0].copy()
+@pytest.mark.parametrize("limit", ["1 GiB", "0"])
+def test_every_call_has_the_bits_of_the_first(build, limit, device, monkeypatch):
+    """Of every array too, from threads that all make the first product, on streams of their own."""
+    monkeypatch.setenv("CVRARRAY_TRANSPOSED_MEMORY", limit)
+    monkeypatch.setattr(transposed, "PANEL", 1 << 12)
+    csr = zoo.floats(NAME, np.float64)
+    x = put(zoo.float_vector(csr.shape[0]), device)
+    A, B = build(csr, device), build(csr, device)
+    first = get(A.T @ x)
+    assert_product(first, csr.T.tocsr(), get(x))
+    for _ in range(199 if limit != "0" or device == "cpu" else 9):
+        assert_same_bits(get(A.T @ x), first)
+
+    def multiply(_):
+        with nullcontext() if device == "cpu" else __import__("cupy").cuda.Stream(non_blocking=True) as stream:
+            found = [get(B.T @ x) for _ in range(5)]
+            if stream is not None:
+                stream.synchronize()
+        return found
+
+    with ThreadPoolExecutor(8) as pool:
+        for found in pool.map(multiply, range(8)):
+            for y in found:
+                assert_same_bits(y, first)
+
+
+@BUILD
+@pytest.mark.parametrize("columns", [(), (5,)], ids=["vector", "matrix"])
+def test_panels(build, columns, device, monkeypatch):
+    """Where nothing is kept, rows are transposed panel by panel, as the array's size says."""
+    csr, n = zoo.integers(NAME, np.float64).T.tocsr(), int(np.prod(columns, dtype=int))
+    A = build(csr, device)
+    x, y = (zoo.vector(m * n).reshape(m, *columns) for m in csr.shape)
+    run = transposed.by_panels(A, "product_matrix" if columns else "product", np.dtype(np.float64))
+    shapes, like = [], type(A)._like
+    monkeypatch.setattr(type(A), "_like", lambda self, part: shapes.append(part.shape) or like(self, part))
+    for wanted in (1, 3):
+        shapes.clear()
+        monkeypatch.setattr(transposed, "PANEL", -(-A.nbytes // wanted))
+        out = put(y.copy(), device)
+        run(put(x, device), out, np.float64(2), np.float64(-3))
+        np.testing.assert_array_equal(get(out), 2 * (csr.toarray().T @ x) - 3 * y)
+        heights = [width for height, width in shapes]
+        assert sum(heights) == csr.shape[0] and len(heights) == wanted
+        assert len(heights) == 1 or (set(heights[:-1]) == {heights[0]} and heights[0] % 32 == 0)
     assert A._transpose is None
-    first = A.T @ X
-    assert A._transpose.device == A.device
-    np.testing.assert_array_equal(get(first), csr.toarray().T @ get(X))
-    assert_same_bits(get(A.T @ X), get(first))
-    assert_same_bits(get((X.T @ A).T), get(first))
-
-
-def soon(monkeypatch, calls=3):
-    """Tables of the transpose pay after so many products with a vector on a GPU."""
-    monkeypatch.setattr(transposed, "CONVERSION", (float(calls), 0.0))
-    monkeypatch.setattr(transposed, "SAVED", (1.0, 0.0))
-
-
-def test_calls_until_tables_pay(monkeypatch):
-    """Small arrays, whose conversion is the device's waits, pay later; counting starts again with other values."""
-    _, A, _ = array(DEFAULTS[0])
-    large = type("Array", (), {"nnz": 1 << 30})
-    assert 10 < transposed.pays_after(large) < transposed.pays_after(A) < 1000
-    soon(monkeypatch)
-    assert [transposed._is_due(A) for _ in range(5)] == [False, False, False, True, True]
-    A._values_changed()
-    assert [transposed._is_due(A) for _ in range(4)] == [False, False, False, True]
-    assert transposed.keep(A) is not None
-    assert transposed._is_due(A)
-    A._transpose = False
-    assert not transposed._is_due(A)
 
 
 @BUILD
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, *rarely(np.complex64, np.int32)])
-def test_vectors_on_a_gpu(build, dtype, gpu, monkeypatch):
-    """The first products scatter; then tables are made, and the same calls give the same bits in every array."""
-    soon(monkeypatch)
-    csr = zoo.floats(NAME, dtype)
-    x, runs = put(zoo.float_vector(csr.shape[0], dtype), gpu), []
-    for _ in range(2):
-        A, found = build(csr, gpu), []
-        for k in range(6):
-            found.append(get(A.T @ x if k % 2 else x @ A))
-            assert (A._transpose is None) == (k < 3)
-            assert ("products by" in repr(A.T)) == (k >= 3)
-        runs.append(found)
-    for y, other in zip(*runs, strict=True):
-        assert_product(y, csr.T.tocsr(), get(x))
-        assert_same_bits(y, other)
-    for k in (1, 2):
-        assert_same_bits(runs[0][0], runs[0][k])
-    for k in (4, 5):
-        assert_same_bits(runs[0][3], runs[0][k])
-    assert_same_bits(runs[0][3], A._transpose @ x)
-
-
-@BUILD
-def test_where_memory_is_short_vectors_scatter(build, gpu, monkeypatch):
-    soon(monkeypatch)
-    csr = zoo.floats(NAME, np.float64)
-    x = put(zoo.float_vector(csr.shape[0]), gpu)
-    memory = build(csr, gpu)._target.backend("memory")
-
-    def none(*args, **keywords):
-        raise MemoryError
-
-    for patch in (
-        lambda patched: patched.setenv("CVRARRAY_TRANSPOSED_MEMORY", "0"),
-        lambda patched: patched.setattr(memory, "free", lambda device: 0),
-    ):
-        with monkeypatch.context() as patched:
-            patch(patched)
-            A = build(csr, gpu)
-            first = A.T @ x
-            for _ in range(5):
-                assert_same_bits(A.T @ x, first)
-            assert A._transpose is False
-            assert_product(A.T @ x, csr.T.tocsr(), get(x))
-
-
-@BUILD
-def test_new_values_wait_on_a_gpu(build, gpu, monkeypatch):
-    """Tables that are kept wait for a few products before they get new values, which those products have already."""
-    soon(monkeypatch, 1)
-    monkeypatch.setattr(transposed, "RENEWED_AFTER", 2)
-    csr = zoo.floats(NAME, np.float64)
-    x = put(zoo.float_vector(csr.shape[0]), gpu)
-    A = build(csr, gpu).with_values(put(csr.data, gpu))
-    for _ in range(3):
-        A.T @ x
-    kept = A._transpose
-    for factor in (2.5, -3.0, 0.0):
-        values = put(csr.data * factor, gpu)
-        A.with_values(values, out=A)
-        for _ in range(4):
-            assert_product(A.T @ x, (factor * csr).T.tocsr(), get(x))
-        assert A._transpose is kept
-        assert not A._transpose_is_old
-        assert_same_bits(A.T @ x, kept @ x)
-
-
-@BUILD
-def test_a_graph_scatters(build, gpu, monkeypatch):
-    """Nothing is converted in a capture; and a graph that was captured later sees values that are written to A."""
+def test_a_graph_needs_tables(build, gpu, monkeypatch):
+    """Nothing is converted in a capture; and a graph sees values that are written to A later."""
     import cupy
 
-    soon(monkeypatch)
     csr = zoo.floats(NAME, np.float64)
     A = build(csr, gpu).with_values(put(csr.data, gpu))
-    stream = cupy.cuda.Stream(non_blocking=True)
-    cupy.cuda.Device().synchronize()  # the stream does not wait for the default one
-    with stream:
-        x, out = put(zoo.float_vector(csr.shape[0]), gpu), cupy.empty(csr.shape[1])
-        for calls in (3, 2):  # tables are due in the capture; they are there before it
-            for _ in range(calls):
-                A.T.matvec(x, out=out)
-            stream.begin_capture()
-            A.T.matvec(x, out=out)
-            graph = stream.end_capture()
-            assert (A._transpose is None) == (calls == 3)
-            out.fill(np.nan)
-            graph.launch(stream)
-            assert_product(out.get(), csr.T.tocsr(), x.get())
-        A.with_values(put(2 * csr.data, gpu), out=A)
-        graph.launch(stream)
-        assert_product(out.get(), (2 * csr).T.tocsr(), x.get())
+    x, out = put(zoo.float_vector(csr.shape[0]), gpu), cupy.empty(csr.shape[1])
+    X, Y = put(matrix(csr.shape[0], 30), gpu), cupy.empty((csr.shape[1], 30))
+
+    def refused():
+        for multiply in (lambda: A.T.matvec(x, out=out), lambda: A.T.matmat(X, out=Y)):
+            with pytest.raises(RuntimeError, match=r"Call A\.T @ x once before the capture"):
+                multiply()
+
+    captured(refused)
+    A.T.matvec(x, out=out)
+    graphs = captured(lambda: A.T.matvec(x, out=out)), captured(lambda: A.T.matmat(X, out=Y))
+    for factor in (1, 2):
+        A.with_values(put(factor * csr.data, gpu), out=A)
+        out.fill(np.nan)
+        for graph in graphs:
+            graph.launch()
+        assert_product(get(out), (factor * csr).T.tocsr(), get(x))
+        np.testing.assert_allclose(get(Y), factor * csr.toarray().T @ get(X), rtol=1e-9, atol=1e-6)
+    monkeypatch.setenv("CVRARRAY_TRANSPOSED_MEMORY", "0")
+    A = build(csr, gpu)
+    A.T.matvec(x, out=out)
+    captured(refused)
+
+
+def test_values_of_a_graph_fit_its_tables(gpu, monkeypatch):
+    """Few values are not stored in few bytes where an array stores them plainly: a graph could not replace them."""
+    import cupy
+
+    monkeypatch.setattr("cvrarray.gpu.distinct.LEAST_BYTES", 1)
+    csr = zoo.integers(NAME, np.float64)
+    A = cvrarray.CVRArray(csr, device=gpu, values="plain")
+    x, out = put(zoo.vector(csr.shape[0]), gpu), cupy.empty(csr.shape[1])
+    A.T.matvec(x, out=out)
+    graph = captured(lambda: A.T.matvec(x, out=out))
+    A.with_values(put(np.arange(1.0, csr.nnz + 1), gpu), out=A)
+    graph.launch()
+    csr.data = np.arange(1.0, csr.nnz + 1)
+    np.testing.assert_array_equal(get(out), csr.toarray().T @ get(x))
 
 
 @BUILD
-def test_solvers_on_a_gpu(build, gpu, monkeypatch):
-    """They multiply by tables of the transpose from the first step on, if that pays for so many steps as they may take."""
+def test_solvers(build, device, monkeypatch):
+    """They multiply by tables of the transpose, where there is room for them."""
     from cvrarray import linalg
 
-    soon(monkeypatch, 20)
     csr = zoo.floats(NAME, np.float64)
-    b = put(zoo.float_vector(csr.shape[0]), gpu)
-    A = build(csr, gpu)
-    linalg.lsmr(A, b, maxiter=20)
-    assert A._transpose is None
+    b = put(zoo.float_vector(csr.shape[0]), device)
+    A = build(csr, device)
     first = linalg.lsmr(A, b, maxiter=40)
     assert A._transpose is not None
     assert_same_bits(linalg.lsmr(A, b, maxiter=40).x, first.x)
+    assert transposed.with_tables(A.T) is A._transpose
+    assert transposed.with_tables(A) is A
+    monkeypatch.setenv("CVRARRAY_TRANSPOSED_MEMORY", "0")
+    A = build(csr, device)
+    np.testing.assert_allclose(get(linalg.lsmr(A, b, maxiter=5).x), get(linalg.lsmr(build(csr, device), b, maxiter=5).x))
+    assert A._transpose is False
     view = A.T
-    assert transposed.for_many(view, 20) is view
-    assert transposed.for_many(view, 40) is A._transpose
-    assert transposed.for_many(A, 40) is A
-
-
-@BUILD
-@pytest.mark.parametrize("room", ["0", "1 GiB"])
-def test_made_while_a_graph_is_captured(build, room, gpu, monkeypatch):
-    """Beside it; where there is no room for them, the graph goes column by column."""
-    import cupy
-
-    monkeypatch.setenv("CVRARRAY_TRANSPOSED_MEMORY", room)
-    csr = zoo.integers(NAME, np.float64)
-    A, X, out = build(csr, gpu), put(matrix(csr.shape[0], 30), gpu), cupy.empty((csr.shape[1], 30))
-    graph = captured(lambda: A.T.matmat(X, out=out))
-    for factor in (1, 3):
-        graph.launch()
-        assert (A._transpose is False) == (room == "0")
-        np.testing.assert_array_equal(get(out), factor * csr.toarray().T @ get(X))
-        A.with_values(put(3 * csr.data, gpu), out=A)
+    assert transposed.with_tables(view) is view
 
 
 @pytest.mark.parametrize("build", TYPICAL, ids=str)
@@ -372,6 +325,8 @@ def test_values_that_are_replaced_again_and_again(build, columns, is_view, limit
             x = np.arange(1.0, 1 + expected.shape[1] * (columns or (1,))[0]).reshape(-1, *columns)
             B = transposed.with_values(A, put(csr.data, device), is_transposed, *(columns or (None,)))
             np.testing.assert_array_equal(get(B @ put(x, device)), expected @ x)
-    scatters = limit == "0" or (device != "cpu" and not columns and not is_view)
-    assert len(made) == (0 if scatters else 1)
+    if limit != "0":
+        assert len(made) == 1
+    elif device == "cpu":
+        assert not made
     np.testing.assert_array_equal(get(A.data), zoo.integers(NAME, np.float64).data)

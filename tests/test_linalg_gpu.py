@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 import cvrarray
 from cvrarray import BBCSRArray, CVRArray, linalg
-from cvrarray.core import devices, matmat_kernels
+from cvrarray.core import devices
 from cvrarray.linalg import solution
 from cvrarray.linalg.system import System
 
@@ -590,43 +590,3 @@ def test_a_change_that_is_no_number_is_left_out(gpu):
     expected = np.tile([4.0, 6.0], (n, 1))
     expected[3, 1] = 0
     np.testing.assert_array_equal(x.get(), expected)
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
-@pytest.mark.parametrize(
-    ("size", "k", "is_cut"),
-    [
-        *((1, k, False) for k in (2, 16, 37)),
-        *((3, 5, False), (3, 16, False), (6, 16, False), (6, 100, False)),
-        *((3, 5, True), (6, 16, True), (2, 100, True)),
-    ],
-)
-def test_products_that_leave_dots(size, k, is_cut, dtype, monkeypatch, gpu):
-    """A @ P that adds up P * A P beside it: the same iterates as without, and the same bits again."""
-    import cupy
-
-    from cvrarray.gpu import uneven_rows
-    from cvrarray.linalg.gpu import cg
-    from cvrarray.linalg.gpu.advance import Advance
-
-    if is_cut:
-        monkeypatch.setattr(matmat_kernels, "UNEVEN", 0)
-        monkeypatch.setattr(matmat_kernels, "UNEVEN_FROM", 0)
-        monkeypatch.setattr(uneven_rows, "ROUNDS", (1,))
-    monkeypatch.setattr(Advance, "keeps_all", False)  # as of vectors that shared memory does not hold
-    S = definite(333, dtype)
-    A, b = BBCSRArray(S, block_size=size, device=gpu), right_side((333, k), dtype)
-    M = preconditioner("blocks" if size > 1 else "jacobi", S, dtype)
-    engine = engine_for(A, M, columns=k, iterations=6)
-    multiply, dots = engine._product
-    engine._state.p[...] = cupy.asarray(right_side(333 * k, dtype, 7))
-    multiply()
-    p, q = (vector.get().reshape(333, k).astype(complex) for vector in (engine._state.p, engine._state.q))
-    exact = (p.conj() * q).real.sum(axis=0)
-    rtol = 1e-5 if dtype == "float32" else 1e-12
-    np.testing.assert_allclose(dots.get().sum(axis=0), exact, rtol=rtol, atol=rtol * np.linalg.norm(p) * np.linalg.norm(q))
-    x, _ = solve(engine, b, None)
-    assert x.tobytes() == solve(engine, b, None)[0].tobytes()
-    monkeypatch.setattr(cg.Engine, "_with_dots", lambda self: None)
-    without, _ = solve(engine_for(A, M, columns=k, iterations=6), b, None)
-    np.testing.assert_allclose(x, without, rtol=10 * rtol, atol=10 * rtol)

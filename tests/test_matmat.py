@@ -9,7 +9,19 @@ import pytest
 import scipy.sparse
 import sparse
 import zoo
-from checks import DEFAULTS, ONE_OF_EACH, TYPICAL, assert_product, assert_same_bits, captured, extended_but, get, put, rarely
+from checks import (
+    DEFAULTS,
+    ONE_OF_EACH,
+    TYPICAL,
+    assert_product,
+    assert_same_bits,
+    autotune_at,
+    captured,
+    extended_but,
+    get,
+    put,
+    rarely,
+)
 
 import cvrarray
 from cvrarray.core import devices, matmat_kernels
@@ -112,42 +124,29 @@ def test_rounding(build, dtype, device):
 SHARINGS = {
     "one group a row": {"ENOUGH_THREADS": (0, 0)},
     "many groups a row": {"ENOUGH_THREADS": (1 << 20,) * 2},
-    "many rows": {"MANY_ROWS": 0, "MORE_ROWS": 0, "FEW_ENTRIES": 0},
-    "many short rows": {"MANY_ROWS": 0, "MORE_ROWS": 0},
-    "more rows": {"MORE_ROWS": 0, "FEW_ENTRIES": 0, "MANY_ENTRIES": 0},
     "a thread block a row": {"LEAST_LONG": (0, 0), "LONG_FACTOR": 0},
     "a thread block a long row": {"LEAST_LONG": (6, 2), "LONG_FACTOR": 0},
     "pieces of rows": {"LEAST_LONG": (0, 0), "LONG_FACTOR": 0, "PIECE_ROUNDS": 0},
     "pieces of long rows": {"LEAST_LONG": (6, 2), "LONG_FACTOR": 0, "PIECE_ROUNDS": 0},
-    "turns": {"MANY_BINS": 0, "FEW_VECTORS": (1 << 20,) * 3, "ENOUGH_TILES": (0, 0), "LATE": 1 << 40},
+    "turns": {
+        "ENOUGH_THREADS": (0, 0),
+        "ENOUGH_TILES": (0, 0),
+        "MOST_OF_TURNS": 1 << 20,
+        "MANY_BINS": 0,
+        "FEW_VECTORS": 1 << 20,
+    },
     "several blocks together": {"LONG_ENOUGH": 0},
     "shares": {"UNEVEN": 0, "UNEVEN_FROM": 0, "UNEVEN_WARPS": 1 << 10, "ROUNDS": (2, 4)},
     "shares and pieces": {"UNEVEN": 0, "UNEVEN_FROM": 0, "UNEVEN_WARPS": 1 << 10, "ROUNDS": (1,)},
     "block rows in turn": {"UNEVEN": 0, "UNEVEN_FROM": 0, "MOST_SHARES": 0, "ROUNDS": (1,)},
-    "rows near each other": {"ENOUGH_THREADS": (0, 0), "WIDE": 1, "NEAR_ENTRIES": 0, "NEAR_GROUPS": 32, "APART": 0},
-    "two lanes": {"ODD_ROWS": 0, "SHARED": 32},
-    "four lanes": {"ODD_ROWS": 0, "SHARED": -1},
-    "one lane": {"ONE_LANE_ROWS": (0, 1 << 40), "NEAR": (32, 32), "MANY_ROWS": 0},
-    "lines": {
-        "LARGE_X": 0,
-        "APART": 0,
-        "ANYWHERE": 0,
-        "REUSE": 0,
-        "REUSE_OF_PARTS": 0,
-        "FULL_LINES": 0,
-        "TURNS_PADDING": 1 << 20,
-        "LATE": 1 << 40,
-    },
 }
-SHARINGS["pieces of turns"] = SHARINGS["turns"] | SHARINGS["pieces of rows"]
-SHARINGS["pieces of lines"] = SHARINGS["lines"] | SHARINGS["pieces of rows"]
 
 
 def share(monkeypatch, how):
-    from cvrarray.gpu import bbcsr_matmat, bbcsr_reads, uneven_rows
+    from cvrarray.gpu import bbcsr_matmat, uneven_rows
 
     for name, value in SHARINGS[how].items():
-        (module,) = (module for module in (bbcsr_matmat, matmat_kernels, bbcsr_reads, uneven_rows) if hasattr(module, name))
+        (module,) = (module for module in (bbcsr_matmat, matmat_kernels, uneven_rows) if hasattr(module, name))
         monkeypatch.setattr(module, name, value)
 
 
@@ -157,11 +156,6 @@ def share(monkeypatch, how):
         ("one group a row", 1, "float32"),
         ("one group a row", 1, "int8"),
         ("many groups a row", 1, "float64"),
-        ("many rows", 1, "float32"),
-        ("many rows", 1, "complex64"),
-        ("many short rows", 1, "float32"),
-        ("more rows", 1, "float64"),
-        ("more rows", 1, "float32"),
         ("a thread block a row", 1, "float64"),
         ("a thread block a long row", 1, "complex128"),
         ("pieces of rows", 1, "float32"),
@@ -175,20 +169,6 @@ def share(monkeypatch, how):
         ("block rows in turn", 6, "float32"),
         ("turns", 1, "float32"),
         ("turns", 1, "complex128"),
-        ("pieces of turns", 1, "float32"),
-        ("lines", 1, "float32"),
-        ("lines", 1, "float64"),
-        ("lines", 1, "complex128"),
-        ("two lanes", 1, "float32"),
-        ("two lanes", 1, "float64"),
-        ("two lanes", 1, "complex128"),
-        ("four lanes", 1, "float32"),
-        ("four lanes", 1, "complex128"),
-        ("one lane", 1, "float32"),
-        ("one lane", 1, "float64"),
-        ("rows near each other", 1, "float32"),
-        ("rows near each other", 1, "complex128"),
-        ("pieces of lines", 1, "float64"),
         ("pieces of rows", 12, "float64"),
         ("pieces of long rows", 12, "int8"),
         ("turns", 12, "int8"),
@@ -211,228 +191,97 @@ def test_layouts_of_rows(how, block_size, dtype, gpu, monkeypatch):
             np.testing.assert_array_equal(get(out), (csr @ x).astype(dtype) + np.asarray(6, dtype), f"{name}, {k} columns")
 
 
-def rows_at(columns, n_cols):
-    """Ones at the columns (n_rows, entries of each) of each row."""
-    row = np.repeat(np.arange(len(columns)), columns.shape[1])
-    return scipy.sparse.csr_array((np.ones(row.size), (row, columns.ravel())), shape=(len(columns), n_cols))
+@pytest.mark.parametrize("dtype", ["float32", "float64", *rarely("int8", "complex128")])
+def test_candidates_give_the_same_bits(dtype, gpu, monkeypatch):
+    """Every kernel and layout that may multiply, also with values in few bytes. X has nan where no product may touch it."""
+    from cvrarray.gpu import bbcsr_matmat, distinct
+
+    share(monkeypatch, "one group a row")
+    monkeypatch.setattr(bbcsr_matmat, "ENOUGH_TILES", (0, 0))
+    monkeypatch.setattr(distinct, "LEAST_BYTES", 0)
+    names = set()
+    for name in (*VARIED, "power_law", "narrow_and_wide_tiles", "tridiagonal_33"):
+        csr = zoo.floats(name, dtype) if np.dtype(dtype).kind in "fc" else zoo.integers(name, dtype)
+        for values in ("plain", "auto"):
+            A = cvrarray.BBCSRArray(csr, block_size=1, device=gpu, values=values)
+            t = A._tables
+            for k in (1, 2, 3, 5, 7, 8, 12, 16, 24, 32, 33, 36, 64, 72, 100, 128, 256):
+                x = zoo.float_vector(csr.shape[1] * k, dtype) if csr.dtype.kind in "fc" else zoo.vector(csr.shape[1] * k, dtype)
+                x = x.reshape(-1, k)
+                if x.dtype.kind in "fc":
+                    x[np.diff(csr.tocsc().indptr) == 0] = np.nan
+                on_gpu, y = put(x, gpu), None
+                width = bbcsr_matmat.matrix_width(k, on_gpu, on_gpu)
+                of = bbcsr_matmat.Asked(t, bbcsr_matmat.Lengths(t), np.dtype(dtype), k, width)
+                for way, make in bbcsr_matmat.candidates(of).items():
+                    out = put(np.full((csr.shape[0], k), 77, dtype), gpu)
+                    make().of(bbcsr_matmat.as_struct(t), k)(on_gpu, out, np.dtype(dtype).type(1), np.dtype(dtype).type(0))
+                    y = out if y is None else y
+                    assert_same_bits(out, y)
+                    names.add(way)
+                assert_columns(y[:, :2], csr, x[:, :2])
+    expected = {"rows 1x1", "rows 1x3", "rows 4x1", "rows 2x4", "rows 8x1", "rows 8x4", "rows 16x4", "rows 32x2", "turns"}
+    assert names >= expected | ({"walk"} if has_walks(dtype) else set())
 
 
-def asked(csr, k, width, gpu, dtype="float32"):
-    """What a kernel is chosen for."""
-    from cvrarray.gpu import bbcsr_matmat
+def has_walks(dtype):
+    from cvrarray.gpu import properties
 
-    t = cvrarray.BBCSRArray(csr.astype(dtype), block_size=1, device=gpu)._tables
-    return bbcsr_matmat.Asked(t, bbcsr_matmat.Lengths(t), np.dtype(dtype), k, width)
+    return properties.has_copy_engine() and dtype in ("float32", "float64")
 
 
-def test_lines_of_random_rows_alone(gpu, monkeypatch):
-    """A warp takes a line of each row of X where X is large, a tile of it is not, and a bin's rows read other lines."""
-    from cvrarray.gpu import bbcsr_matmat, bbcsr_reads
-
-    rng, n = np.random.default_rng(6), 20_000
-
-    def takes_lines(columns, k):
-        return bbcsr_matmat.takes_lines(asked(rows_at(columns, n), k, 2, gpu, "float64"))
-
-    anywhere, near = rng.integers(0, n, (n, 8)), (np.arange(n)[:, None] + np.arange(8)) % n
-    monkeypatch.setattr(matmat_kernels, "LATE", 1 << 40)
-    assert not takes_lines(anywhere, 64)
-    monkeypatch.setattr(matmat_kernels, "LARGE_X", 0)
-    assert takes_lines(anywhere, 64)
-    assert not takes_lines(near, 64)
-    assert not takes_lines(anywhere, 44)  # no whole lines, for which 8 nonzeros a column are too few
-    monkeypatch.setattr(matmat_kernels, "REUSE_OF_PARTS", 6)
-    assert takes_lines(anywhere, 44)
-    assert not takes_lines(anywhere, 30)  # fewer than two
-    monkeypatch.setattr(bbcsr_reads, "APART", 0.7)
-    within = (np.arange(n)[:, None] + rng.integers(0, n // 2, (n, 8))) % n
-    assert not takes_lines(within, 64)  # what others have read is in L2
-    monkeypatch.setattr(matmat_kernels, "BEYOND", 0.05)
-    assert takes_lines(within, 64)
-    for reuse, of_parts, takes in ((2, 9, (True, False)), (9, 2, (False, True))):
-        monkeypatch.setattr(matmat_kernels, "REUSE", reuse)
-        monkeypatch.setattr(matmat_kernels, "REUSE_OF_PARTS", of_parts)
-        assert (takes_lines(anywhere, 64), takes_lines(anywhere, 44)) == takes
-    monkeypatch.setattr(matmat_kernels, "LARGE_TILE", 0)
-    assert not takes_lines(anywhere, 64)
-
-
-def test_a_lane_has_a_row_of_x_where_rows_are_near(gpu):
-    from cvrarray.gpu import bbcsr_matmat
-
-    rng, n = np.random.default_rng(8), 60_000
-    beside = (np.arange(n)[:, None] + np.arange(-8, 8)) % n
-    near, anywhere = rows_at(beside, n), rows_at(rng.integers(0, n, (n, 16)), n)
-    for k, width, takes in ((3, 1, True), (5, 1, True), (7, 1, True), (6, 2, True), (4, 4, False), (20, 4, True)):
-        assert bbcsr_matmat.has_one_lane(asked(near, k, width, gpu)) == takes, k
-        assert not bbcsr_matmat.has_one_lane(asked(anywhere, k, width, gpu))
-    few = near[:20_000]
-    assert bbcsr_matmat.has_one_lane(asked(few, 5, 1, gpu))
-    assert not bbcsr_matmat.has_one_lane(asked(few, 3, 1, gpu))
-    assert not bbcsr_matmat.has_one_lane(asked(few, 12, 4, gpu))
-    less_near = rows_at(5 * beside % n, n)
-    assert bbcsr_matmat.has_one_lane(asked(less_near, 3, 1, gpu))
-    assert not bbcsr_matmat.has_one_lane(asked(less_near, 7, 1, gpu))
-
-
-def test_rows_that_read_x_apart(gpu):
-    """Not where they read the same columns at a time, nor where one is much longer, nor short or many ones."""
-    from cvrarray.gpu import bbcsr_matmat
-
-    rng, n = np.random.default_rng(3), 20_000
-
-    def are_apart(csr, k=128):
-        return bbcsr_matmat.are_apart(asked(csr, k, 4, gpu))
-
-    anywhere = rows_at(rng.integers(0, n, (n, 16)), n)
-    assert are_apart(anywhere)
-    assert not are_apart(anywhere, 64)
-    assert are_apart(rows_at(rng.integers(0, n, (n, 30)), n), 64)
-    assert not are_apart(rows_at((np.arange(n)[:, None] + np.arange(16)) % n, n))
-    longest = anywhere.tolil()
-    longest[7, :40] = 1
-    assert not are_apart(longest.tocsr())
-    assert not are_apart(rows_at(rng.integers(0, n, (n, 8)), n))
-    assert not are_apart(rows_at(rng.integers(0, n, (50_000, 16)), n))
-
-
-def test_many_rows_near_each_other(gpu):
-    """Asked of 5 to 7 vectors a row of X alone."""
-    from cvrarray.gpu import bbcsr_matmat
-
-    rng, n = np.random.default_rng(3), 120_000
-    beside = rows_at((np.arange(n)[:, None] + np.arange(8)) % n, n)
-    for k, are in ((16, False), (20, True), (24, True), (28, True), (32, False)):
-        assert bbcsr_matmat.are_near(asked(beside, k, 4, gpu)) == are, k
-    assert not bbcsr_matmat.are_near(asked(beside[:-1], 20, 4, gpu))
-    assert not bbcsr_matmat.are_near(asked(rows_at(rng.integers(0, n, (n, 8)), n), 20, 4, gpu))
-
-
-def test_rows_that_share_parts_of_x(gpu):
-    """Neighbouring rows that each read other columns at a time, of the same part of X: not those of blocks, which read the same
-    ones, nor where columns are anywhere, rows are short, or X is narrow.
-    """
-    from cvrarray.gpu import bbcsr_matmat
-
-    rng, n = np.random.default_rng(3), 20_000
-
-    def shares(columns, n_vectors=64):
-        return bbcsr_matmat.share_parts(asked(rows_at(columns % n, n), 4 * n_vectors, 4, gpu))
-
-    here = np.arange(n)[:, None]
-    near = here + np.argsort(rng.random((n, 400)))[:, :30]
-    assert shares(near)
-    assert not shares(near, 32)
-    assert not shares(near[:, :10])
-    assert not shares(here // 6 * 6 + np.arange(30))
-    assert not shares(rng.integers(0, n, (n, 30)))
-
-
-@pytest.mark.parametrize(
-    ("n_rows", "mean", "n_vectors", "load", "reads", "layout"),
-    [
-        (20_000, 30, 64, 16, {}, (32, 2, 1)),
-        (20_000, 30, 32, 16, {}, (16, 2, 1)),
-        (12_200, 30, 32, 16, {}, (16, 2, 2)),  # a warp has a long row
-        (12_200, 29, 32, 16, {}, (16, 2, 1)),
-        (12_200, 30, 32, 16, {"are_apart": True}, (8, 2, 1)),
-        (5_000, 30, 64, 16, {"are_apart": True}, (8, 2, 1)),
-        (20_000, 9, 64, 16, {}, (8, 2, 1)),
-        (40_000, 9, 64, 16, {}, (16, 4, 1)),
-        (60_000, 30, 8, 16, {}, (8, 1, 1)),
-        (60_000, 29, 8, 16, {}, (4, 2, 1)),
-        (120_000, 20, 5, 16, {"are_near": True}, (2, 3, 1)),
-        (120_000, 20, 6, 16, {"are_near": True}, (2, 3, 1)),
-        (120_000, 20, 7, 16, {"are_near": True}, (4, 2, 1)),
-        (120_000, 20, 7, 8, {"are_near": True}, (2, 4, 1)),
-        (120_000, 9, 6, 16, {}, (4, 2, 1)),
-        (120_000, 10, 6, 16, {}, (8, 1, 1)),
-        (120_000, 30, 6, 16, {"are_near": True}, (2, 3, 1)),
-        (119_999, 20, 6, 16, {}, (8, 1, 1)),
-        (30_000, 5, 6, 16, {}, (2, 3, 2)),
-        (30_000, 6, 6, 16, {}, (8, 1, 1)),
-        (120_000, 20, 4, 16, {}, (4, 1, 1)),
-    ],
-)
-def test_lanes_that_share_rows(n_rows, mean, n_vectors, load, reads, layout, monkeypatch):
-    """Lanes, vectors of each, and groups that share a row, on an H200."""
+@pytest.mark.parametrize("n_vectors", range(1, 300))
+def test_layouts_fit_a_row_of_x(n_vectors):
+    """What ``kernels/bbcsr_matmat_rows.cu`` requires: a tile is no wider than X, but for the last vectors of a single tile."""
     bbcsr_matmat = pytest.importorskip("cvrarray.gpu.bbcsr_matmat", reason="needs CuPy")
-    monkeypatch.setattr(bbcsr_matmat, "processors", lambda: 132)
-    assert bbcsr_matmat.rows_layout(n_rows, mean, n_vectors, load, bbcsr_matmat.Reads(**reads))[:3] == layout
+    few, many = (bbcsr_matmat.rows_layouts(n_vectors, n) for n in (1000, 100_000))
+    assert set(few) == set(many)
+    assert len(set(few)) == len(few) <= 4
+    for lanes, vectors in few:
+        assert lanes in (1, 2, 4, 8, 16, 32)
+        assert vectors <= bbcsr_matmat.MOST_VECTORS
+        assert vectors == 1 or n_vectors > (vectors - 1) * lanes
+        assert n_vectors >= vectors * lanes or n_vectors <= vectors * lanes < n_vectors + lanes
 
 
-def test_turns_of_one_entry_a_row(gpu):
-    """Of a permutation nothing is read twice: so neither a walk nor lines of X."""
-    from cvrarray.gpu import bbcsr_matmat
+@pytest.mark.parametrize("measures", ["1", "0"])
+def test_the_fastest_is_measured_once(measures, gpu, monkeypatch):
+    """At the product that the plan says, but not in a capture. Other arrays of the structure know it."""
+    from cvrarray.gpu import plan
 
-    n = 200_000
-    at = np.random.default_rng(9).permutation(n)
-    csr = scipy.sparse.csr_array((np.arange(n) % 7 + 1.0, (np.arange(n), at)), shape=(n, n))
-    for k, takes in ((16, True), (20, True), (24, True), (64, True), (128, False), (36, False), (8, False), (4, False)):
-        of = asked(csr, k, 4, gpu)
-        assert bbcsr_matmat.takes_lanes(of) != takes, k
-        assert not (bbcsr_matmat.takes_copies(of) or bbcsr_matmat.walks(of) or bbcsr_matmat.takes_lines(of))
-        x = matrix(n, k, np.float32)
-        np.testing.assert_array_equal(
-            get(cvrarray.BBCSRArray(csr.astype("f4"), block_size=1, device=gpu) @ put(x, gpu)), csr @ x
-        )
-
-
-def short_rows(n, n_cols, dtype, longest=8, seed=5):
-    """Up to so many entries a row, near the diagonal or anywhere; some bins have none."""
-    rng = np.random.default_rng(seed)
-    lengths = rng.integers(0, longest + 1, n)
-    lengths[64:128] = 0
-    row = np.repeat(np.arange(n), lengths)
-    near = (row * n_cols // n + rng.integers(-40, 40, row.size)) % n_cols
-    col = np.where(row % 96 < 32, rng.integers(0, n_cols, row.size), near)
-    csr = scipy.sparse.coo_array((zoo.vector(row.size, dtype, seed), (row, col)), shape=(n, n_cols)).tocsr()
-    csr.sum_duplicates()
-    return csr
-
-
-SHORT_ROWS = [
-    *((dtype, n_cols) for dtype in ("float32", "float64", "int8", "complex64") for n_cols in (3_000, 200_000)),
-    ("complex128", 3_000),
-]
+    monkeypatch.setenv("CVRARRAY_MEASURE", measures)
+    autotune_at(monkeypatch, 3)
+    timed = []
+    seconds = plan._milliseconds
+    monkeypatch.setattr(plan, "_milliseconds", lambda call: timed.append(call) or seconds(call))
+    csr = cvrarray.generate.poisson7(40, np.float32)
+    A, x = cvrarray.BBCSRArray(csr, block_size=1, device=gpu), put(matrix(csr.shape[1], 64, np.float32), gpu)
+    y = A @ x
+    assert_same_bits(A @ x, y)
+    out = put(np.zeros(y.shape, y.dtype), gpu)
+    graph = captured(lambda: A.matmat(x, out=out))
+    assert not timed
+    assert_same_bits(A @ x, y)
+    assert (len(timed) > 1) == (measures == "1")
+    n = len(timed)
+    graph.launch()
+    assert_same_bits(out, y)
+    assert_same_bits(A @ x, y)
+    B = A.with_values(A.data * 2)
+    for _ in range(4):
+        np.testing.assert_array_equal(get(B @ x), 2 * get(y))
+    assert len(timed) == n
 
 
-@pytest.mark.parametrize(("dtype", "n_cols"), SHORT_ROWS)
-def test_short_rows(dtype, n_cols, gpu, monkeypatch):
-    """Tables are copied while others are multiplied, as many thread blocks as there are take all bins in turn; rows of X that
-    no product may touch hold nan.
-    """
-    monkeypatch.setattr(matmat_kernels, "MANY_BINS", 0)
-    csr = short_rows(70_001, n_cols, dtype)
-    for values in ("plain", "auto"):
-        A = cvrarray.BBCSRArray(csr, block_size=1, device=gpu, values=values)
-        for k in (2, 3, 4, 8, 12, 16):
-            x = matrix(csr.shape[1], k, dtype)
-            if x.dtype.kind in "fc":
-                x[np.diff(csr.tocsc().indptr) == 0] = np.nan
-            right = (csr @ x).astype(dtype)
-            y = A @ put(x, gpu)
-            np.testing.assert_array_equal(get(y), right, f"{k} columns")
-            assert_same_bits(A @ put(x, gpu), y)
-            out = put(np.full(right.shape, 3, right.dtype), gpu)
-            A.matmat(put(x, gpu), out=out, beta=2)
-            np.testing.assert_array_equal(get(out), right + np.asarray(6, right.dtype), f"{k} columns")
+def test_kernels_by_name(gpu, monkeypatch):
+    """CVRARRAY_KERNEL names those that take part, or with a minus sign those that do not; a name of none is no limit."""
+    from cvrarray.gpu import plan
 
-
-@pytest.mark.small
-@pytest.mark.parametrize("n_cols", [300, 100_000])
-def test_few_short_rows(n_cols, gpu, monkeypatch):
-    """What compute-sanitizer watches of them."""
-    from cvrarray.gpu import bbcsr_matmat
-
-    monkeypatch.setattr(matmat_kernels, "MANY_BINS", 0)
-    monkeypatch.setattr(bbcsr_matmat, "processors", lambda: 1)
-    csr = short_rows(2_500, n_cols, np.float32)
-    A = cvrarray.BBCSRArray(csr, block_size=1, device=gpu)
-    for k in (4, 16):
-        x = matrix(csr.shape[1], k, np.float32)
-        out = put(np.full((csr.shape[0], k), np.nan, np.float32), gpu)
-        np.testing.assert_array_equal(get(A.matmat(put(x, gpu), out=out)), csr @ x)
+    named = [plan.Candidate(name, lambda: None) for name in ("rows 8x4", "rows 8x1", "walk")]
+    expected = {"walk": [2], "rows": [0, 1], "-walk": [0, 1], "-rows": [2], "turns": [0, 1, 2], "": [0, 1, 2]}
+    for wanted, left in expected.items():
+        monkeypatch.setenv("CVRARRAY_KERNEL", wanted)
+        assert list(plan._asked_for(named)) == [named[k] for k in left], wanted
 
 
 def arrow(n, size, dtype, seed=3):
@@ -482,7 +331,7 @@ def test_rows_of_many_pieces(size, dtype, gpu):
 @pytest.mark.small
 @pytest.mark.parametrize(
     ("how", "size"),
-    [("many groups a row", 1), ("pieces of rows", 1), ("shares and pieces", 3), ("pieces of turns", 1), ("pieces of lines", 1)],
+    [("many groups a row", 1), ("pieces of rows", 1), ("shares and pieces", 3), ("pieces of rows", 12)],
 )
 def test_rows_in_pieces(how, size, gpu, monkeypatch):
     """What compute-sanitizer watches of them."""
@@ -1154,6 +1003,6 @@ def test_sums_leave_room_for_four_thread_blocks(size, vectors, gpu):
     from cvrarray.gpu import bbcsr_matmat
 
     values = np.dtype(np.float32)
-    kernel = bbcsr_matmat.MATMAT_BLOCKS(values, values, np.dtype(np.int32), size, False, 16, 4, vectors, 1, 1, False, False)
+    kernel = bbcsr_matmat.MATMAT_BLOCKS(values, values, np.dtype(np.int32), size, False, 16, 4, vectors, 1, 1, False)
     registers = cupy.cuda.driver.funcGetAttribute(cupy.cuda.driver.CU_FUNC_ATTRIBUTE_NUM_REGS, kernel.ptr)
     assert registers <= 128

@@ -1,4 +1,4 @@
-"""Entries of x, or sums of columns, in shared memory: other kernels, the same bits."""
+"""Entries of x in shared memory: other kernels, the same bits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from checks import assert_same_bits, autotune_at
 from scipy.sparse import csr_array, vstack
 
-from cvrarray import BBCSRArray, CVRArray
+from cvrarray import CVRArray
 
 N = 1 << 17
 PREPARE_AT = 3
@@ -55,19 +55,15 @@ def wide_and_narrow(dtype) -> csr_array:
     return vstack([skewed(dtype), band], format="csr")
 
 
-def assert_products(array, csr, x, loaded=(), special=None) -> None:
+def assert_products(array, csr, x) -> None:
     """The products of `array`, which is `csr`, before and after it has other kernels: the same bits, within the
     oracle's bound.
-
-    `loaded` has the kernel `special`, if that is named, from the PREPARE_AT-th product on and not before.
     """
     import cupy
 
     on_gpu, out = cupy.asarray(x), cupy.empty(csr.shape[0], x.dtype)
     products = []
-    for k in range(PREPARE_AT + 2):
-        if special is not None:
-            assert (k >= PREPARE_AT) == any(name == special for name, *_ in loaded)
+    for _ in range(PREPARE_AT + 2):
         out.fill(77)
         products.append(array.matvec(on_gpu, out=out, alpha=2, beta=1).get())
     expected, bound = oracle.product(csr, x, 2, 1, np.full(csr.shape[0], 77, x.dtype))
@@ -88,111 +84,6 @@ def test_same_bits_before_and_after(small, n_lanes, dtype, whole, gpu):
     x = np.random.default_rng(5).standard_normal(csr.shape[1]).astype(dtype)
     x[7] = 3
     assert_products(CVRArray(csr, n_lanes=n_lanes, device=gpu), csr, x)
-
-
-@pytest.mark.small
-@pytest.mark.parametrize("n_lanes", [32, 5])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int32"])
-@pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("is_long", [False, True])
-def test_same_bits_before_and_after_transposed(small, n_lanes, dtype, whole, is_long, gpu, monkeypatch, loaded):
-    """`is_long`: whether columns have more than 255 entries, up to which four floats may hold the sum of doubles."""
-    from cvrarray.gpu import properties
-
-    monkeypatch.setattr(small, "LEAST_SHARE", 0.05)  # 4 KB hold the sums of only 128 columns of complex128
-    csr = wide_and_narrow(dtype)
-    if whole:  # 128 columns: 4 KB of the sums of complex128
-        csr = csr_array((csr.data, csr.indices % 128, csr.indptr), shape=(csr.shape[0], 128))
-        csr.sum_duplicates()
-    if not is_long:
-        csr = csr[700:940]
-    assert (np.bincount(csr.indices).max() > 255) == is_long
-    n_rows = csr.shape[0]
-    rng = np.random.default_rng(5)
-    # some terms lie below the unit of their sums
-    x = (rng.standard_normal(n_rows) * 10.0 ** rng.uniform(-14, 0, n_rows)).astype(dtype)
-    assert_products(CVRArray(csr, n_lanes=n_lanes, device=gpu).T, csr.T.tocsr(), x, loaded, "cvr_transposed_shared")
-    floats = dtype in ("float64", "complex128") and not is_long and properties.has_float_vectors()
-    assert [how[-2:] for name, *how in loaded if name == "cvr_transposed_shared"] == [[whole, floats]]
-
-
-def long_rows(dtype, longest: int) -> csr_array:
-    """Rows of some 40 columns anywhere, some without entries, one bin within 16 bits of its base, a last one of 15
-    rows; the longest column has `longest` entries, and none has more than 250 but that.
-    """
-    rng = np.random.default_rng(8)
-    n_rows, n_cols = 1007, 70_001
-    row, col = rng.integers(0, n_rows, 40_000) // 2 * 2, (n_cols * rng.random(40_000) ** 1.5).astype(np.int64)
-    col[row // 32 == 3] //= 2
-    col[col == n_cols - 1] = 0
-    row, col = np.r_[row, 300 + np.arange(longest)], np.r_[col, np.full(longest, n_cols - 1)]
-    csr = csr_array((rng.standard_normal(col.size).astype(dtype), (row, col)), shape=(n_rows, n_cols))
-    csr.sum_duplicates()
-    assert np.bincount(csr.indices).max() == longest
-    return csr
-
-
-@pytest.mark.small
-@pytest.mark.parametrize("longest", [255, 600])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int32"])
-@pytest.mark.parametrize("n_columns_there", [1500, 70_001])
-def test_same_bits_by_segments(small, longest, dtype, n_columns_there, gpu, monkeypatch, loaded):
-    """BBCSR with blocks of 1: sums of `n_columns_there` columns at a time."""
-    from cvrarray.gpu.properties import processors
-
-    column = small.bytes_a_column(np.dtype(dtype))
-    room = min(n_columns_there * column, 200_000)
-    monkeypatch.setattr(small, "shared_memory", lambda: room)
-    monkeypatch.setattr(small, "MOST_READ", np.inf)
-    csr = long_rows(dtype, longest)
-    n_rows, n_cols = csr.shape
-    assert -(-n_cols // (room // column)) < processors()
-    A = BBCSRArray(csr, block_size=1, device=gpu)
-    assert 0 < A._tables.col_narrow.size < A._tables.col_wide.size
-    rng = np.random.default_rng(5)
-    x = (rng.standard_normal(n_rows) * 10.0 ** rng.uniform(-14, 0, n_rows)).astype(dtype)
-    x[rng.integers(0, n_rows, 20)] = 3
-    assert_products(A.T, csr.T.tocsr(), x, loaded, "bbcsr_transposed_shared")
-
-
-@pytest.mark.small
-@pytest.mark.parametrize("width", [7, 1000])
-def test_segments(width, gpu):
-    """The steps in which any row of a bin has a column of a segment."""
-    import cupy
-
-    from cvrarray.gpu import bbcsr_tables, shared_memory
-
-    csr = long_rows("float32", 300)[:, 69_000:]
-    t = BBCSRArray(csr, block_size=1, device=gpu)._tables
-    n_bins, n_segments = t.col_base.size, -(-csr.shape[1] // width)
-    steps = cupy.full((n_bins, n_segments, 2), -1, np.int32)
-    shared_memory.SEGMENTS(t.data.dtype, t.col_wide.dtype)(
-        (n_bins,), (32,), (bbcsr_tables.as_struct(t), np.int64(width), np.int32(n_segments), steps)
-    )
-    place = np.arange(csr.nnz) - np.repeat(csr.indptr[:-1], np.diff(csr.indptr))
-    bin_, segment = np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr)) // 32, csr.indices // width
-    first, last = np.full((n_bins, n_segments), 1 << 30), np.zeros((n_bins, n_segments), np.int64)
-    np.minimum.at(first, (bin_, segment), place)
-    np.maximum.at(last, (bin_, segment), place + 1)
-    np.testing.assert_array_equal(steps.get(), np.stack([np.where(last > 0, first, 0), last], axis=2))
-
-
-def test_short_rows_are_not_read_by_segments(small, gpu):
-    """The rows of a bin reach a segment in different steps: short rows would be read many times over."""
-    from cvrarray.gpu import bbcsr_tables, transposed
-
-    def segments(n_a_row):
-        col = np.random.default_rng(9).integers(0, 16_000, 1000 * n_a_row)
-        csr = csr_array((np.ones(col.size, np.float32), col, np.arange(0, col.size + 1, n_a_row)), shape=(1000, 16_000))
-        csr.sum_duplicates()
-        t = BBCSRArray(csr, block_size=1, device=gpu)._tables
-        passes = transposed.Passes(lambda *_: None, lambda *_: None)
-        sums = transposed.ColumnSums(passes, t.data, 16_000, np.dtype(np.float32))
-        return small.product_transposed_by_segments(t, sums, bbcsr_tables.as_struct)
-
-    assert segments(4) is None
-    assert segments(400) is not None
 
 
 @pytest.mark.parametrize("n_cols", [100, 1024, 1025, N])

@@ -678,7 +678,6 @@ def test_entries_set_aside_by_another_program_are_not_taken(path):
     for listed in ({}, {"files": 3}, {"files": {"a": 1}}, {"files": {}}):
         folder = Path(beside(path, "spool"))
         folder.mkdir()
-        (folder / spool.MARK).touch()
         (folder / "spool.json").write_text(json.dumps(layout.sealed(listed)))
         to_store(pieces_of(matrix(), 3), path, shape=(1000, 300), device="cpu", name="m", resume=True)
         assert_same_csr(whole(Stored(path, device="cpu")), matrix())

@@ -16,7 +16,7 @@ from test_store import matrix, pieces_of, whole
 import cvrarray
 from cvrarray import Stored, to_store
 from cvrarray.store import layout, spool, stream
-from cvrarray.store.lock import MARK, beside
+from cvrarray.store.lock import beside
 from cvrarray.store.writer import Writer
 
 TABLES = {"cvr": "step_ptr", "bbcsr": "bin_rowptr"}
@@ -272,7 +272,7 @@ def write_matrix(path, **how):
     to_store(matrix(), path, device="cpu", **how)
 
 
-@pytest.mark.parametrize("name", ["{}.spool", "{}.lock", ".{}.cvrarray-spool/thesis.txt", ".{}.cvrarray-spool/bucket-1"])
+@pytest.mark.parametrize("name", ["{}.spool", "{}.lock", ".{}.cvrarray-spool/thesis.txt"])
 @pytest.mark.parametrize("write", [write_matrix, write_pieces])
 def test_files_of_others_beside_a_store_stay(write, name, path):
     file = Path(path).parent / name.format("matrix.zarr")
@@ -292,7 +292,6 @@ def test_files_of_others_beside_a_store_stay(write, name, path):
 def test_a_folder_of_others_that_links_lead_to_stays(path, tmp_path):
     there = tmp_path / "there"
     there.mkdir()
-    (there / spool.MARK).touch()
     (there / "counts").write_text("ten years")
     os.symlink(there, beside(path, "spool"))
     with pytest.raises(FileExistsError, match="something else"):
@@ -300,16 +299,16 @@ def test_a_folder_of_others_that_links_lead_to_stays(path, tmp_path):
     assert (there / "counts").read_text() == "ten years"
 
 
-@pytest.mark.parametrize("make", [lambda file: file.write_text("# my dependencies"), Path.mkdir], ids=["file", "folder"])
+@pytest.mark.parametrize("make", [lambda file: file.symlink_to("thesis.txt"), Path.mkdir], ids=["link", "folder"])
 def test_what_has_the_name_of_a_lock_stays(make, path):
     file = Path(beside(path, "lock"))
     make(file)
     with pytest.raises(FileExistsError, match=r"must be the lock of a store.*something else\. Move it away"):
         write_matrix(path)
-    assert file.is_dir() or file.read_text() == "# my dependencies"
+    assert file.is_dir() or not file.resolve().exists()
 
 
-@pytest.mark.parametrize("content", [b"", MARK[:3], MARK + b'"process": 1}'])
+@pytest.mark.parametrize("content", [b"", b'{"proc', b'{"process": 1}'])
 def test_a_lock_that_a_killed_writer_left_is_taken_over(content, path):
     Path(beside(path, "lock")).write_bytes(content)
     write_matrix(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import zlib
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from checks import assert_same_bits
 
 import cvrarray
 from cvrarray import files
-from cvrarray.cpu import crc32
 from cvrarray.files import archive, matrix_market
 
 BANNER = "%%MatrixMarket matrix coordinate {} general\n"
@@ -111,24 +109,6 @@ def test_blocks_and_threads(n_threads, tmp_path, monkeypatch):
     for _ in range(5):
         with pytest.raises(ValueError, match="line 1501: must read 'row column number'; got '1 x 2'"):
             files.read_csr(path)
-
-
-def test_checksums_are_those_of_zlib():
-    content = np.random.default_rng(3).integers(0, 256, 70_000, dtype=np.uint8)
-    for n_bytes in (0, 1, 63, 1024, 1025, 4096 + 17, 70_000):
-        for before in (0, 1, 0xDEADBEEF):
-            assert crc32.crc32(content[content.size - n_bytes :], before) == zlib.crc32(
-                content[content.size - n_bytes :], before
-            )
-    for cut in (0, 5, 2048, 70_000):
-        first, second = zlib.crc32(content[:cut]), zlib.crc32(content[cut:])
-        assert crc32.joined(first, second, content.size - cut) == zlib.crc32(content)
-
-
-def test_checksums_without_the_instruction(monkeypatch):
-    monkeypatch.setattr(crc32, "IS_FAST", False)
-    content = np.arange(5000, dtype=np.uint8)
-    assert crc32.crc32(content, 7) == zlib.crc32(content, 7)
 
 
 @pytest.mark.parametrize("compressed", [False, True])

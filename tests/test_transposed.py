@@ -25,7 +25,8 @@ from scipy.sparse import coo_array
 from test_matmat import PAIRS, VARIED, matrix
 
 import cvrarray
-from cvrarray.array import base, products
+from cvrarray.array import base
+from cvrarray.array.transposed import CONVERT_FROM
 
 BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
 TYPICAL_BUILDS = pytest.mark.parametrize("build", TYPICAL, ids=str)
@@ -163,9 +164,11 @@ def test_adjoint(build, dtype, x_dtype, device):
 
 
 @BUILD
-@pytest.mark.parametrize("k", [0, 1, 3, products.CONVERT_FROM - 1, products.CONVERT_FROM, products.CONVERT_FROM + 5])
-def test_matrices(build, k, device):
-    """Column by column, and from CONVERT_FROM columns on with a transposed array."""
+@pytest.mark.parametrize("k", [0, 1, 3, CONVERT_FROM - 1, CONVERT_FROM, CONVERT_FROM + 5])
+@pytest.mark.parametrize("limit", ["1 GiB", "0"])
+def test_matrices(build, k, limit, device, monkeypatch):
+    """By tables of the transpose; without room for them column by column, and from CONVERT_FROM columns on by panels."""
+    monkeypatch.setenv("CVRARRAY_TRANSPOSED_MEMORY", limit)
     csr = zoo.integers("rows_of_mixed_length", np.float64)
     x = matrix(csr.shape[0], k)
     A = build(csr, device)

@@ -10,8 +10,6 @@ from checks import assert_same_bits, captured, get, put
 from test_matmat import assert_columns, matrix
 
 import cvrarray
-from cvrarray.core import matmat_kernels
-from cvrarray.core.matmat_kernels import RowOfX, Rows
 
 FLOATS = pytest.mark.parametrize("dtype", ["float32", "float64"])
 
@@ -65,16 +63,14 @@ def walking(walked, monkeypatch):
     """Everything walks that the kernel takes."""
     from cvrarray.gpu import bbcsr_matmat
 
-    monkeypatch.setattr(matmat_kernels, "WALKED", dict.fromkeys(matmat_kernels.WALKED, ((0, 0),)))
-    monkeypatch.setattr(matmat_kernels, "WALKED_NNZ", 0)
-    monkeypatch.setattr(matmat_kernels, "WALK_PADDING", 1e9)
-    monkeypatch.setattr(bbcsr_matmat, "takes_lines", lambda *of: False)
+    monkeypatch.setattr(bbcsr_matmat, "ENOUGH_THREADS", (0, 0))
+    monkeypatch.setenv("CVRARRAY_KERNEL", "walk")
     return walked
 
 
 def stop(monkeypatch):
     """Nothing walks."""
-    monkeypatch.setattr(matmat_kernels, "may_walk", lambda *of: False)
+    monkeypatch.setenv("CVRARRAY_KERNEL", "-walk")
 
 
 @pytest.mark.parametrize("shape", [(1, 40), (32, 32), (33, 50), (1_000, 1_000), (70_001, 70_001), (20_000, 300_000)])
@@ -190,9 +186,9 @@ def test_what_does_not_walk(gpu, walking, monkeypatch):
 
 
 def test_neighbouring_rows_walk(gpu, walked):
-    """By itself where rows are many: fewer do where a row of X is one tile or two."""
+    """By themselves where they are many."""
     one, several = (8, 1, 8, False), (8, 2, 4, False)
-    for n, walks in ((60, {32: one, 64: several, 128: several, 256: several}), (33, {64: several, 128: several})):
+    for n, walks in ((60, {32: one, 64: several, 128: several, 256: several}), (24, {})):
         csr = cvrarray.generate.poisson7(n, np.float32)
         A, x = array(csr, gpu), zoo.float_vector(csr.shape[1] * 256, np.float32).reshape(-1, 256)
         for k in (32, 64, 128, 256):
@@ -207,28 +203,3 @@ def test_pieces_are_even():
     for n_bins, own, size in ((4427, 16, 12), (4427, 4, 5), (3988, 16, 16), (1340, 4, 4), (100_000, 16, 16), (1, 16, 8)):
         assert bbcsr_matmat.even_pieces(n_bins, own, n_blocks=132) == size, n_bins
     assert bbcsr_matmat.even_pieces(1340, 4, n_blocks=66) == 7
-
-
-def test_where_rows_walk():
-    """By counts: rows, nonzeros, the mean and the longest row, padding, and vectors of a row of X."""
-
-    def walked(rows, *vectors, load=16):
-        return [n for n in vectors if matmat_kernels.may_walk(rows, RowOfX(n, load))]
-
-    rows = Rows((200_000, 200_000), 1_400_000, 1_500_000, 7)
-    assert walked(rows, 4, 7, 8, 12, 16, 24, 32, 40, 48, 64, 128, 256) == [8, 16, 32, 48, 64, 128, 256]
-    assert not walked(rows, 8, 16, 32, load=8)
-    for other in (
-        rows._replace(shape=(20_000, 200_000), nnz=140_000, slots=150_000),
-        rows._replace(nnz=390_000, slots=400_000),
-        rows._replace(longest=33),
-        rows._replace(slots=2_500_000),
-        rows._replace(shape=(30_000, 30_000), nnz=149_000, slots=149_000, longest=5),
-    ):
-        assert not walked(other, 8, 16, 32, 64), other
-    few = rows._replace(shape=(35_000, 35_000), nnz=315_000, slots=315_000)
-    for of in (rows._replace(nnz=900_000, slots=900_000), few):
-        assert walked(of, 8, 16, 32, 64) == [16, 32]
-    for mean, walks in ((7, [16, 32, 64]), (8, [8, 16, 32, 64])):
-        of = rows._replace(shape=(80_000, 80_000), nnz=mean * 80_000, slots=mean * 80_000)
-        assert walked(of, 8, 16, 32, 64, 128) == walks

@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from cvrarray.choice import model
 from cvrarray.core import wide
 
-PAGE = Path(__file__).parents[1] / "docs" / "decisions" / "0005-choice-of-format.md"
-
-#: Kernel -> block size (0: CVR), columns, dtype, and what differs from a stencil of a million rows.
-KERNELS = {
-    "cvr": (0, 16, "float32", {}),
-    "cvr long rows": (0, 64, "float32", {"nnz": 27_000_000}),
-    "cvr warps": (0, 128, "float32", {}),
-    "rows": (1, 128, "float32", {"row_max": 40}),
-    "rows cut": (1, 128, "float32", {"row_max": 9000}),
-    "turns": (1, 16, "float32", {"row_max": 9}),
-    "walk": (1, 64, "float32", {}),
-    "copies": (1, 4, "float32", {}),
-    "blocks": (3, 16, "float32", {}),
-    "uneven blocks": (3, 16, "float32", {"row_max": 900}),
-    "blocks in turns": (3, 4, "float32", {}),
-    "blocks staged": (6, 16, "float64", {}),
-    "narrow cvr": (0, 5, "float32", {}),
-    "narrow rows": (1, 11, "float64", {}),
-    "narrow blocks": (3, 6, "float32", {}),
-    "few cvr": (0, 4, "float32", {}),
-    "few rows": (1, 4, "float32", {"shape": (100_000, 100_000), "nnz": 700_000}),
-    "few blocks": (3, 4, "float64", {}),
-}
+#: Family -> block size (0: CVR).
+FAMILIES = {"cvr": 0, "rows": 1, "blocks": 3}
 
 
 def matrix(size: int, columns: int, dtype: str, others: dict) -> wide.Matrix:
@@ -46,26 +22,8 @@ def matrix(size: int, columns: int, dtype: str, others: dict) -> wide.Matrix:
     return wide.Matrix(stats._replace(**others), n_bytes, size, columns)
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_counts_and_sizes_tell_the_kernel(name):
-    assert wide.kernel(matrix(*KERNELS[name])) == name
-
-
-def test_a_kernel_by_vectors_of_a_row_of_x():
-    """Of 16 bytes: walks, lines of X that is far apart, and a warp for each row of X."""
-
-    def kernels(vectors, size, **others):
-        return [wide.kernel(matrix(size, 4 * n, "float32", others)) for n in vectors]
-
-    assert kernels((8, 16, 24, 32, 64), 1) == ["walk", "walk", "rows", "walk", "walk"]
-    few = {"shape": (35_000, 35_000), "nnz": 245_000}
-    assert kernels((8, 16, 32, 64), 1, **few) == ["rows", "walk", "walk", "rows"]
-    apart = {"lines": 0.99, "narrow_columns": 0.0}
-    assert kernels((16, 17, 64), 1, **apart) == ["turns", "rows", "turns"]  # 17: no whole lines, which few entries do not pay
-    assert kernels((16, 17, 22), 1, nnz=15_000_000, row_max=15, **apart) == ["turns", "rows", "turns"]
-    assert kernels((16, 17, 32), 0) == ["cvr", "cvr warps", "cvr warps"]
-    assert kernels((16, 17), 0, nnz=20_000_000) == ["cvr long rows", "cvr warps"]
-    assert kernels((16, 17, 64), 0, shape=(30_000, 30_000), nnz=900_000) == ["cvr long rows"] * 3
+def test_families():
+    assert {name: wide.kernel(matrix(size, 16, "float32", {})) for name, size in FAMILIES.items()} == {n: n for n in wide.COSTS}
 
 
 def test_rows_that_read_nothing_together():
@@ -82,13 +40,9 @@ def test_rows_that_read_nothing_together():
         assert times[700_000][1] > 1.1 * times[700_000][0]
 
 
-def test_every_kernel_has_constants():
-    assert list(wide.COSTS) == list(KERNELS)
-
-
-def test_a_sum_of_the_page():
-    """Blocks of 3 with 16 columns: each column of the page's table, computed here as the page says it."""
-    of = matrix(*KERNELS["blocks"])
+def test_a_sum():
+    """Blocks of 3 with 16 columns."""
+    of = matrix(3, 16, "float32", {})
     x = 16 * 4 * of.stats.shape[1] / 1e6
     stored = 16 * 4 * of.stats.nnz / 1e6
     tables, rows = of.n_bytes / 1e6, stored / 3
@@ -99,13 +53,7 @@ def test_a_sum_of_the_page():
     assert wide.microseconds(of) == pytest.approx(np.dot(wide.COSTS["blocks"], parts))
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_more_columns_take_longer(name):
-    of = matrix(*KERNELS[name])
-    assert wide.microseconds(of) < wide.microseconds(of._replace(columns=4 * of.columns))
-
-
-def test_the_page_has_the_constants():
-    rows = re.findall(r"^\| ([a-z ]+) \|((?: [\d.]* ?\|){14})$", PAGE.read_text(), re.MULTILINE)
-    found = {name: tuple(float(cell.strip() or 0) for cell in cells.split("|")[:-1]) for name, cells in rows}
-    assert found == wide.COSTS
+@pytest.mark.parametrize("size", FAMILIES.values(), ids=FAMILIES)
+def test_more_columns_take_longer(size):
+    of = matrix(size, 4, "float32", {})
+    assert wide.microseconds(of) < wide.microseconds(of._replace(columns=16))

@@ -56,7 +56,6 @@ def conversions(path: Path) -> None:
     assert_type(cvrarray.read(path, format="auto", device="cpu").nnz, int)
     assert_type(BBCSRArray(np.eye(3), block_size=3).fill_ratio, float)
     assert_type(cvrarray.statistics(np.eye(3)).block_fill, dict[int, float])
-    assert_type(str(cvrarray.draw(CVRArray(np.eye(3)), 0, steps=1)), str)
     cvrarray.generate.poisson7(3, dtype=np.float32)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 import cvrarray
+from asv_bench.record import gpu_peers
 from cvrarray import generate
-from cvrarray.cli import gpu_peers, peers
+from cvrarray.cli import peers
 from cvrarray.core import devices
 
 SCALE = os.environ.get("CVRARRAY_BENCH_SCALE", "medium")

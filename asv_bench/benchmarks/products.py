@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from asv_bench.record.clocks import host_seconds
 from cvrarray import generate
 from cvrarray.core import clocks
 
@@ -43,7 +44,7 @@ class _OnGPU(_Operation):
 
     def track_device_seconds(self, *params: Any) -> float:
         """The GPU's own time, by CUDA events: median of 21."""
-        return clocks.of(self.where).times({"call": self.call}, 21)["call"].median
+        return clocks.times(clocks.of(self.where), {"call": self.call}, 21)["call"].median
 
     track_device_seconds.unit = "seconds"  # type: ignore[attr-defined]
 
@@ -119,6 +120,6 @@ class HostTime:
 
     def track_host_seconds(self, device: str, by: str) -> float:
         """Until the call returns; the GPU may still be at work."""
-        return clocks.of(self.where).times({"call": self.call}, 21)["call"].host
+        return host_seconds({"call": self.call}, self.where)["call"]
 
     track_host_seconds.unit = "seconds"  # type: ignore[attr-defined]

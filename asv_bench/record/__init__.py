@@ -12,6 +12,6 @@
 ``store_stream``    products with a matrix on disk
 
 ``make record-gpu`` makes the whole record of a GPU. ``products_page``, ``gpu_page`` and ``columns_page`` write their
-pages, ``pages`` is what they share; ``machine`` is what is measured on, ``inputs`` what is measured. Peers and clock are
-the package's: ``cli.peers``, ``cli.gpu_peers``, ``core.clocks``.
+pages, ``pages`` is what they share; ``machine`` is what is measured on, ``inputs`` what is measured. ``gpu_peers``
+are the products of cuSPARSE, ``clocks`` is what a record asks of a clock beside ``cvrarray.core.clocks``.
 """

@@ -29,10 +29,8 @@ from cvrarray.choice import model
 from cvrarray.core import clocks, devices
 from cvrarray.input import coercion
 
-from . import families, kinds, pages
-
-#: Products after which an array does as it will from then on.
-SETTLED = 20
+from . import families, gpu, kinds, pages
+from .clocks import ColdClock
 
 #: Columns from which a CVR array makes itself the longer chunks that it would have with the hint.
 LONGER = 4
@@ -111,9 +109,9 @@ def measure(
         calls = _calls(csr, arrays, k, device)
         timed: dict[str, Any] = {"chosen": plan.format + str(plan.block_size or "")}
         if repeats:
-            timed["warm"] = _microseconds(clock.times(calls, repeats))
+            timed["warm"] = _microseconds(clocks.times(clock, calls, repeats))
         if repeats and k == 1:
-            timed["cold"] = _microseconds(clock.times(calls, repeats, cold=True))
+            timed["cold"] = _microseconds(clocks.times(ColdClock(device), calls, repeats))
         found[str(k)] = timed
     return {
         "dtype": dtype.name,
@@ -145,9 +143,7 @@ def _calls(csr: Any, arrays: dict[str, Any], columns: int, device: devices.Devic
         reference = first if reference is None else reference
         error = float(abs(first - reference).max() / abs(reference).max())
         assert error < 1e3 * np.finfo(x.dtype).eps, (name, error)
-        if columns == 1 and name == "cvr":
-            for _ in range(SETTLED):
-                call()
+        gpu.settled(call)
     return calls
 
 

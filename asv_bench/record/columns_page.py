@@ -12,10 +12,9 @@ from xml.sax.saxutils import escape
 
 from cvrarray.cli import bench
 from cvrarray.cli.table import significant
-from cvrarray.drawing import Drawing
 
 from . import families, pages
-from .pages import geometric_mean, markdown
+from .pages import Drawing, geometric_mean, markdown
 
 #: Numbers of columns whose speed is summed up, by what tables call them.
 RANGES = {"1": (1, 1), "2 to 32": (2, 32), "64 to 256": (64, 256)}

@@ -1,7 +1,7 @@
 """Families of matrices whose sizes and shapes are drawn: as many as wanted that no constant was fitted to.
 
 ``drawn(seed)`` names a matrix of every family. Another seed gives other sizes, orders, bands and blocks. Constants are
-fitted to seeds below UNSEEN (docs/decisions/0005), never to those from there on: ``make bench-unseen`` has the first.
+fitted to seeds below UNSEEN, never to those from there on: ``make bench-unseen`` has the first.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from cvrarray.core import clocks, devices, timing
 from cvrarray.input import coercion
 
 from . import command, gpu, machine, pages
+from .clocks import OtherLoad
 
 #: Sites of the lattice of ``heisenberg``, by scale.
 LATTICES = {"full": (4, 6), "medium": (4, 5), "small": (3, 4)}
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     device = bench.check(args)
     sources.check_dtypes(args.dtype)
     scale = args.scale or ("medium" if device.kind == "cpu" else "full")
-    others, results = clocks.OtherLoad(), []
+    others, results = OtherLoad(), []
     with device.use():
         for name in args.matrices or MATRICES:
             if name == "heisenberg":
@@ -125,7 +126,7 @@ def measure_case(csr: Any, own: bool, device: devices.Device, repeats: int, seed
         calls: dict[Any, clocks.Call] = {
             name: partial(operator.matmul, array, x) for name, array in (("few", few), ("plain", plain))
         }
-        times = clock.times(calls, repeats)
+        times = clocks.times(clock, calls, repeats)
         found[kind] = {
             "array": bench.label({"name": few.format, **bench.facts(few), "plan": ""}),
             "stored_as": few._stored_as or "plain",

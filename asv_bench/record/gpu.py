@@ -1,4 +1,4 @@
-"""What asarray chooses on a GPU beside every peer of :mod:`cvrarray.cli.gpu_peers`, matrix by matrix.
+"""What asarray chooses on a GPU beside every peer of :mod:`.gpu_peers`, matrix by matrix.
 
     python -m asv_bench.record.gpu [--only NAME,...] [--within SECONDS] [--families SEEDS]
 
@@ -28,6 +28,7 @@ import operator
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -38,12 +39,13 @@ import numpy as np
 
 from cvrarray import generate
 from cvrarray.choice import model
-from cvrarray.cli import bench, gpu_peers, rounding, sources
+from cvrarray.cli import bench, sources
 from cvrarray.cli.table import finite
 from cvrarray.core import clocks, devices
 from cvrarray.input import coercion
 
-from . import command, families, gpu_page, inputs, machine
+from . import command, families, gpu_page, gpu_peers, inputs, machine
+from .clocks import ColdClock, OtherLoad, host_seconds, quickest
 
 #: Below so many nonzeros a file of CVRARRAY_MATRICES is not measured.
 FEWEST_NONZEROS = 500_000
@@ -53,10 +55,6 @@ ROWS_AT_A_TIME, SECTOR = 2048, 32
 
 #: Groups of rows that are looked at.
 GROUPS = 16
-
-#: Products after which an array does as it will from then on: on a GPU some prepare more in the course of the first
-#: ones.
-SETTLED = 20
 
 Make = Callable[..., Any]  # (xp, seed) -> CSR
 
@@ -252,6 +250,14 @@ def select(cases: dict[str, Any], only: str | None) -> dict[str, Any]:
     return {name: make for name, make in cases.items() if name in chosen}
 
 
+def settled(call: clocks.Call) -> Any:
+    """What a product gives once its kernels have been compared, and it goes the way that it will go from then on."""
+    device = devices.default()
+    with nullcontext() if device.kind == "cpu" else device.backend("plan").at_once():
+        call()
+    return call()
+
+
 class InTime:
     """Cases by name, one after the other, until time is up; `rest` are the names of those that had none left."""
 
@@ -273,8 +279,7 @@ class InTime:
 
 def exit_code(report: dict[str, Any]) -> int:
     """0, or 1 after a line on stderr for every wrong product of ours."""
-    runs = ((case, run) for case in report["results"] for run in case["runs"])
-    return bench.exit_code((case, run) for case, run in runs if run["ours"] and not run["correct"])
+    return bench.exit_code(case | {"runs": [run for run in case["runs"] if run["ours"]]} for case in report["results"])
 
 
 def measure_all(
@@ -290,7 +295,7 @@ def measure_all(
     from tqdm import tqdm
 
     registry = gpu_peers.PEERS if registry is None else registry
-    clock, others = clocks.of(device), clocks.OtherLoad()
+    clock, others = clocks.of(device), OtherLoad()
     rates = machine.rates(device)
     with device.use():
         limits = {
@@ -347,12 +352,12 @@ def measure_case(
         contest.add_peer(name, y, registry)
     floor_bytes = model.floor_bytes(csr.shape, csr.nnz, dtype.itemsize)
     cold = device.kind == "cuda" and floor_bytes < machine.describe(device)["l2_bytes"]
-    timings = clock.times(contest.calls, repeats, **({"cold": True} if cold else {}))
-    for name, timed in timings.items():
+    on_host = host_seconds(contest.calls, device)
+    for name, timed in clocks.times(ColdClock(device) if cold else clock, contest.calls, repeats).items():
         contest.entries[name] |= {
             "seconds": timed.median,
             "quartiles": [timed.low, timed.high],
-            "host_seconds": timed.host,
+            "host_seconds": on_host[name],
         }
     chosen = next((array for array in ours.values() if array.plan is not None), None)
     return {
@@ -388,12 +393,11 @@ class _Contest:
         """
         call: clocks.Call = partial(operator.matmul, array, self.x)
         error = worst(call(), self.expected, self.bound, self.xp)
-        once = self.clock.quickest(call)
+        once = quickest(self.clock, call)
         if error <= 1 and once > gpu_peers.HOPELESS * self.ours:
             self.left_out[name] = gpu_peers.slower(once / self.ours)
             return
-        for _ in range(SETTLED):
-            product = call()
+        product = settled(call)
         error = max(error, worst(product, self.expected, self.bound, self.xp))
         self._enter(name, call, error, {"ours": True, **bench.facts(array)})
         if error <= 1 and self.answer is self.expected:
@@ -422,7 +426,7 @@ class _Contest:
 def reference(csr: Any, x: Any, device: devices.Device) -> tuple[Any, Any]:
     """``csr @ x`` in double precision, and the error that rounding may cause in `csr`'s precision, (n_rows,) each.
 
-    The bound is the one of :func:`cvrarray.cli.rounding.worst_error`.
+    The bound is the one of :func:`cvrarray.cli.bench.worst_error`.
     """
     xp = device.xp
     if device.kind == "cpu":
@@ -435,7 +439,7 @@ def reference(csr: Any, x: Any, device: devices.Device) -> tuple[Any, Any]:
         grid = (-(-csr.shape[0] * 32 // 256),)
         kernel(grid, (256,), (csr.indptr, csr.indices, csr.data, x, np.int32(csr.shape[0]), total, size))
     entries = xp.maximum(csr.indptr[1:] - csr.indptr[:-1], 1)
-    return total, rounding.ALLOWED * entries * np.finfo(csr.dtype).eps * size
+    return total, bench.ALLOWED * entries * np.finfo(csr.dtype).eps * size
 
 
 #: A warp takes a row, in double precision, with the sum of the sizes of what it adds; no row or lane shares anything.
@@ -494,16 +498,16 @@ def gather_rate(clock: Any, xp: ModuleType) -> float:
     table = xp.ones(size, np.float32)
     place = xp.random.default_rng(0).integers(0, size, count, dtype=np.int32)
     if xp is np:
-        return count / clock.times({"gather": lambda: table[place]}, 5)["gather"].median
+        return count / clocks.times(clock, {"gather": lambda: table[place]}, 5)["gather"].median
     gather = xp.ElementwiseKernel("raw float32 table, int32 place", "float32 found", "found = table[place]", "cvrarray_gather")
     found = xp.empty(count, np.float32)
-    return count / clock.times({"gather": lambda: gather(table, place, found)}, 15)["gather"].median
+    return count / clocks.times(clock, {"gather": lambda: gather(table, place, found)}, 15)["gather"].median
 
 
 def launch_seconds(clock: Any, xp: ModuleType) -> float:
     """Time of a kernel that does next to nothing; CuPy would fill with 0 without one."""
     one = xp.zeros(1)
-    return clock.times({"launch": lambda: one.fill(1)}, 15)["launch"].median
+    return clocks.times(clock, {"launch": lambda: one.fill(1)}, 15)["launch"].median
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``A @ X`` on a GPU by what asarray chooses and by every peer of ``cvrarray.cli.gpu_peers``, by number of columns.
+"""``A @ X`` on a GPU by what asarray chooses and by every peer of :mod:`.gpu_peers`, by number of columns.
 
     python -m asv_bench.record.gpu_columns [--only NAME,...] [--columns 1,4,16,64,256] [--within SECONDS]
 
@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import cvrarray
-from cvrarray.array.transposed import pays_after
-from cvrarray.cli import bench, gpu_peers
+from cvrarray.cli import bench
 from cvrarray.cli.table import finite
 from cvrarray.core import clocks, devices
 
-from . import columns_page, command, gpu, machine, pages
+from . import columns_page, command, gpu, gpu_peers, machine, pages
+from .clocks import OtherLoad, host_seconds, quickest
 from .columns_page import HOPELESS
 
 #: Numbers of columns; 1 is a vector.
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         cases = {name: cases[name] for name in MATRICES if name in cases}
     names = None if args.peers is None else args.peers.split(",")
-    results, chosen, others = [], gpu.InTime(cases, args.within), clocks.OtherLoad()
+    results, chosen, others = [], gpu.InTime(cases, args.within), OtherLoad()
     with device.use():
         for name, make in chosen:
             csr = make()
@@ -124,10 +124,9 @@ def measure_case(
         y = device.xp.zeros((*csr.shape[:1], *shape[1:]), csr.dtype)
         ours, plain = (of.T if transposed else of for of in (array, without_hint))
         calls: dict[str, clocks.Call] = {"ours": partial(operator.matmul, ours, x)}
-        for _ in range(settled(array, transposed) if k == 1 else 1):
-            product = calls["ours"]()
+        product = gpu.settled(calls["ours"])
         answers = references(csr, x, device)
-        error, seconds, left_out = worst(product, answers, device.xp), clock.quickest(calls["ours"]), {}
+        error, seconds, left_out = worst(product, answers, device.xp), quickest(clock, calls["ours"]), {}
         registry = gpu_peers.PEERS if k == 1 else gpu_peers.MATRIX_PEERS
         for name in registry if names is None else [name for name in registry if name in names]:
             y.fill(0)  # whose product never comes is not to be right because of who came before
@@ -142,22 +141,17 @@ def measure_case(
                 "fortran": partial(operator.matmul, ours, device.xp.asfortranarray(x)),
                 "no hint": partial(operator.matmul, plain, x),
             }
-        timings = clock.times(calls, repeats)
-        timed = {name: timing.median for name, timing in timings.items()}
+        timed = {name: timing.median for name, timing in clocks.times(clock, calls, repeats).items()}
+        on_host = host_seconds(calls, device)
         same_bits = bool((calls["ours"]() == product).all())
         of_ours = {"format": array.format, "error_over_bound": error, "same_bits": same_bits, "seconds": timed.pop("ours")}
         others = {"fortran_seconds": timed.pop("fortran", None), "no_hint_seconds": timed.pop("no hint", None), "peers": timed}
         cases.append(
             {"shape": list(csr.shape), "nnz": int(csr.nnz), "dtype": csr.dtype.name, "columns": k}
             | {"ours": of_ours | bench.facts(array), **others}
-            | {"host_seconds": {name: timing.host for name, timing in timings.items()}, "left_out": left_out}
+            | {"host_seconds": on_host, "left_out": left_out}
         )
     return cases
-
-
-def settled(array: Any, transposed: bool) -> int:
-    """Products with a vector after which an array, or its transpose, does as it will from then on."""
-    return max(gpu.SETTLED, 1 + (pays_after(array) if transposed else 0))
 
 
 def references(csr: Any, x: Any, device: devices.Device) -> dict[int, tuple[Any, Any]]:

@@ -57,7 +57,7 @@ def rates(device: devices.Device) -> dict[str, float]:
         xp = device.xp
         source = xp.ones(min(1 << 28, xp.cuda.runtime.memGetInfo()[0] // 32))  # at most 2 GiB, twice
         target = xp.empty_like(source)
-        times = clock.times({"read": source.sum, "copy": lambda: xp.copyto(target, source)}, 15)
+        times = clocks.times(clock, {"read": source.sum, "copy": lambda: xp.copyto(target, source)}, 15)
     return {"read": source.nbytes / times["read"].median, "copy": 2 * source.nbytes / times["copy"].median}
 
 
@@ -76,7 +76,7 @@ def _host_rates(clock: Any) -> dict[str, float]:
         for k in range(first, last):
             np.copyto(target[cuts[k] : cuts[k + 1]], source[cuts[k] : cuts[k + 1]])
 
-    times = clock.times({"read": lambda: threads.run(read, cuts), "copy": lambda: threads.run(copy, cuts)}, 7)
+    times = clocks.times(clock, {"read": lambda: threads.run(read, cuts), "copy": lambda: threads.run(copy, cuts)}, 7)
     return {"read": source.nbytes / times["read"].low, "copy": 2 * source.nbytes / times["copy"].low}
 
 

@@ -33,10 +33,11 @@ import cvrarray
 from cvrarray import generate
 from cvrarray.cli import sources
 from cvrarray.cli.table import render, significant
-from cvrarray.core import atomic, clocks, devices
+from cvrarray.core import atomic, devices
 from cvrarray.cpu.runtime import threads
 
 from . import command, inputs, machine, pages
+from .clocks import OtherLoad
 
 COLUMNS = 16  #: of X
 MOST_PRODUCTS = 20_000_000  #: of numbers in ``A @ B``: rows of A are left out beyond
@@ -235,7 +236,7 @@ def reports(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         for name in args.matrices or seven
     ]
     made += [(name, partial(inputs.read_stored, path)) for name, path in inputs.stored().items() if not args.matrices]
-    results, others = [], clocks.OtherLoad()
+    results, others = [], OtherLoad()
     for name, make in made:
         S = make().astype(args.dtype)
         for result in measure(S, args.format, args.only.split(","), args.seconds):

@@ -5,11 +5,50 @@ from __future__ import annotations
 import json
 import math
 import re
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from cvrarray.cli.table import render, significant
+
+#: Of a picture in a file, which no page's colours reach: what ``currentColor`` is.
+_STYLE = (
+    "<style>svg.cvrarray{color:#1f2328;background:#fff}"
+    "@media(prefers-color-scheme:dark){svg.cvrarray{color:#e6edf3;background:#14181e}}</style>"
+)
+
+
+class Drawing:
+    """A picture as SVG. Notebooks show it; ``str()`` is its text, :meth:`save` writes it to a file.
+
+    What is outside of coloured cells has the colour of the text around it, so that it is readable on dark pages too. In
+    a file it follows the reader's setting (``prefers-color-scheme``).
+    """
+
+    def __init__(self, svg: str):
+        head, end, rest = svg.partition(">")
+        self._svg = f'{head} class="cvrarray"{end}{_STYLE}{rest}'
+
+    def __str__(self) -> str:
+        return self._svg
+
+    def _repr_svg_(self) -> str:
+        return self._svg
+
+    def _repr_html_(self) -> str:
+        """The SVG as a part of the page, in its colours; as wide as the column, within limits, and scrolled if wider."""
+        width = float(self._svg.partition('width="')[2].partition('"')[0])
+        limits = f"width:100%;min-width:{0.8 * width:g}px;max-width:{1.6 * width:g}px;height:auto"
+        svg = self._svg.replace(_STYLE, "").replace("<svg ", f'<svg style="{limits}" ', 1)
+        for pattern in ("pad", "hole"):  # a page may show several pictures
+            own = f"{pattern}{zlib.crc32(svg.encode()):08x}"
+            svg = svg.replace(f'id="{pattern}"', f'id="{own}"').replace(f"url(#{pattern})", f"url(#{own})")
+        return f'<div tabindex="0" style="overflow-x:auto">{svg}</div>'
+
+    def save(self, path: Path) -> None:
+        """Write the SVG to a file."""
+        path.write_text(self._svg)
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -30,9 +30,9 @@ from cvrarray.array.format import FORMATS
 from cvrarray.choice import model
 from cvrarray.cli import bench, peers, sources
 from cvrarray.cli.table import finite, render, significant, size
-from cvrarray.core import clocks, devices
+from cvrarray.core import devices
 
-from . import command, inputs, machine, products_page
+from . import clocks, command, inputs, machine, products_page
 
 
 def parser() -> argparse.ArgumentParser:
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     if args.report is not None:
         Path(args.report).mkdir(parents=True, exist_ok=True)
         products_page.write(report, Path(args.report))
-    return bench.exit_code((case, run) for case in report["results"] for run in case["runs"] if not run["correct"])
+    return bench.exit_code(report["results"])
 
 
 def matrices(args: argparse.Namespace, device: devices.Device) -> list[tuple[str, Callable[[], Any]]]:
@@ -140,13 +140,15 @@ def measure_all(
     # disable=None: no bar where stderr is no terminal
     with tqdm(list(enumerate(matrices)) * rounds, disable=None, leave=False, unit="matrix") as bar:
         for position, (name, make) in bar:
-            bar.set_description(f"{name}: reading" if name not in generate.MATRICES else f"{name}: generating")
+            bar.set_description(name)
             csr = make()
             about = {"group": products_page.group(csr), "generated": name.partition(" (")[0] in generate.MATRICES}
             both = "complex64,complex128" if csr.dtype.kind == "c" else "float32,float64"
             for dtype in sources.dtypes(dtypes or both, csr.dtype):
-                bar.set_description(f"{name}, {dtype}")
-                for case in measure_case(name, bench.cast(csr, dtype), device, rates, names, repeats, seed):
+                cast = bench.cast(csr, dtype)
+                for count, rate in rates.items():
+                    with machine.using_threads(count):
+                        case = measure_case(name, cast, device, rate, names, repeats, seed)
                     found.setdefault((position, dtype, case["threads"]), []).append(case | about)
     return {
         "schema": 2,
@@ -167,31 +169,28 @@ def measure_case(
     name: str,
     csr: Any,
     device: devices.Device,
-    rates: dict[int | None, dict[str, float]],
+    rate: dict[str, float],
     names: list[str],
     repeats: int,
     seed: int,
-) -> list[dict[str, Any]]:
-    """What ``cvrarray bench`` measures, a case for each number of threads of `rates`; with the floor and the peak.
+) -> dict[str, Any]:
+    """What ``cvrarray bench`` measures, with the floor and the peak.
 
     The peak counts the CSR, which lives during a conversion, over CSR and result.
     """
-    cases = bench.measure_case(
-        name, csr, device, repeats=repeats, seed=seed, names=names, counts=list(rates), using=machine.using_threads
-    )
+    case = bench.measure_case(name, csr, device, repeats, seed, names=names)
     n_bytes = model.floor_bytes(csr.shape, csr.nnz, csr.dtype.itemsize)
     csr_bytes = sum(part.nbytes for part in (csr.data, csr.indices, csr.indptr))
-    for case, rate in zip(cases, rates.values(), strict=True):
-        case |= {"floor_bytes": n_bytes, "floor_seconds": n_bytes / rate["read"]}
-        for run in case["runs"]:
-            if run["correct"]:
-                run["bytes_per_second"] = n_bytes / run["seconds"]
-                run["share_of_floor"] = case["floor_seconds"] / run["seconds"]
-            if "conversion_seconds" in run:
-                peak = machine.peak_bytes(partial(_convert, csr, run, device), device)
-                most = None if peak is None else (csr_bytes + peak) / (csr_bytes + run["nbytes"])
-                run["peak_memory_over_csr_and_result"] = most
-    return cases
+    case |= {"floor_bytes": n_bytes, "floor_seconds": n_bytes / rate["read"]}
+    for run in case["runs"]:
+        if run["correct"]:
+            run["bytes_per_second"] = n_bytes / run["seconds"]
+            run["share_of_floor"] = case["floor_seconds"] / run["seconds"]
+        if "conversion_seconds" in run:
+            peak = machine.peak_bytes(partial(_convert, csr, run, device), device)
+            most = None if peak is None else (csr_bytes + peak) / (csr_bytes + run["nbytes"])
+            run["peak_memory_over_csr_and_result"] = most
+    return case
 
 
 def _convert(csr: Any, run: dict[str, Any], device: devices.Device) -> Any:
@@ -225,7 +224,7 @@ def table(report: dict[str, Any]) -> str:
     on_gpu = report["device"]["device"] != "cpu"
     by_threads = len(report["bytes_per_second_by_threads"]) > 1
     header = ["matrix", "dtype", *(["threads"] if by_threads else []), "nonzeros", "by", "us", "GB/s", "of floor"]
-    header += ["speedup", "convert", "break-even", "stores", *(["host us", "peak"] if on_gpu else [])]
+    header += ["speedup", "convert", "break-even", "stores", *(["peak"] if on_gpu else [])]
     rows = [_row(case, entry, on_gpu, by_threads) for case in report["results"] for entry in case["runs"]]
     rates = report["bytes_per_second"]
     title = (
@@ -245,7 +244,7 @@ def _row(case: dict[str, Any], entry: dict[str, Any], on_gpu: bool, by_threads: 
     threads = [str(case["threads"])] if by_threads else []
     cells = [case["matrix"], case["dtype"], *threads, f"{case['nnz']:,}", bench.label(entry)]
     if not entry["correct"]:
-        return [*cells, "WRONG", *[""] * (6 + 2 * on_gpu)]
+        return [*cells, "WRONG", *[""] * (6 + on_gpu)]
     convert = entry.get("conversion_in_peer_products")
     ours, products = convert is not None, entry.get("break_even_products")
     break_even = "-" if not ours else "never" if products is None else f"{products:,}"
@@ -260,7 +259,7 @@ def _row(case: dict[str, Any], entry: dict[str, Any], on_gpu: bool, by_threads: 
     ]
     if on_gpu:
         peak = entry.get("peak_memory_over_csr_and_result")
-        cells += [significant(entry["host_seconds"] * 1e6), "-" if peak is None else f"{peak:.2f}x"]
+        cells.append("-" if peak is None else f"{peak:.2f}x")
     return cells
 
 

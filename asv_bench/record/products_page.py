@@ -15,7 +15,6 @@ import numpy as np
 import cvrarray
 from cvrarray.cli import bench
 from cvrarray.cli.table import render, significant
-from cvrarray.core import clocks
 
 from . import pages
 from .pages import geometric_mean, has_few_values, markdown
@@ -149,8 +148,7 @@ def _method(report: dict[str, Any]) -> str:
         f"and with all of them{anew}. A sample follows an untimed one of its kind. Ours and MKL (`sparse_dot_mkl`) have the "
         "threads that stand above a table, SciPy and pydata/sparse one in all of them. Every product of ours was checked "
         "against one in double precision, row by row, before it was timed. `converts in` is the time from SciPy's CSR, its "
-        "check included, with as many threads, in products of the fastest peer, timed in turn with it: the median of 5 turns "
-        f"of at least {200 * clocks.CONVERSION_SECONDS:.0f} ms of conversions each. Matrices are generated at scale "
+        "check included, with as many threads, in products of the fastest peer. Matrices are generated at scale "
         f"`{report['scale']}`, or read from files that the project does not ship.{left_out}"
     )
 

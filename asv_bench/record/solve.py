@@ -34,9 +34,10 @@ import cvrarray
 from cvrarray import generate, linalg
 from cvrarray.cli import INPUT_ERRORS, bench, sources
 from cvrarray.cli.table import in_a_line, render, significant
-from cvrarray.core import clocks, devices, timing
+from cvrarray.core import devices, timing
 
 from . import machine, pages
+from .clocks import OtherLoad
 from .solve_peers import Solve, Warp, gpu_peers, scipy_peers
 
 #: Iterations of the shorter solve, and how many more the longer one has, at least and at most, on a device of that kind;
@@ -67,7 +68,7 @@ def pose_graph(rings: int, per_ring: int, seed: int = 0) -> Any:
     return scipy.sparse.csr_array(scipy.sparse.bsr_array((values, blocks.indices, blocks.indptr)))
 
 
-#: What solvers are made for, in the sizes that docs/measurements/0015 has: 0.8, 0.8, 6 and 7 million nonzeros.
+#: What solvers are made for, in the sizes that docs/measurements/solvers.md has: 0.8, 0.8, 6 and 7 million nonzeros.
 SYSTEMS: dict[str, Callable[[], Any]] = {
     "pose_graph": lambda: pose_graph(50, 100),
     "shell": lambda: generate.shell6(10),
@@ -120,7 +121,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     names = args.matrices or DEFAULT[device.kind]
     cases = [(name, scale) for scale in scales for name in names if name in generate.MATRICES]
     cases += [(name, scales[0]) for name in names if name not in generate.MATRICES]
-    others = clocks.OtherLoad()
+    others = OtherLoad()
     results: list[dict[str, Any]] = []
     report = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -212,7 +212,7 @@ class SparseArray(Names):
         GPU for ``A.T @ X``, in the first product; on a GPU for ``A.T @ x`` in the product by which a conversion would have
         paid, which the number of products decides. Last bits may differ before and after. The same products, one after
         the other, give the same bits in every run. ``repr`` and ``nbytes`` of the view tell of the tables, and
-        ``CVRARRAY_TRANSPOSED_MEMORY`` limits them, 0 for none: see ``docs/decisions/0018``.
+        ``CVRARRAY_TRANSPOSED_MEMORY`` limits them, 0 for none: see ``docs/architecture.md``.
 
         Examples
         --------
@@ -1134,10 +1134,6 @@ class SparseArray(Names):
             row, col, val = self._coo()
             canonical: CSR = self._target.backend("csr").canonical(row, col, val, self.shape)
             return canonical
-
-    def _reader(self) -> Any:
-        """A ``cvrarray.cpu.decoding.Reader`` of the matrix, which lives on the CPU."""
-        return self._target.backend("decoding").reader_of_csr(self._canonical_csr())
 
     def _row_sums(self, dtype: np.dtype) -> Any:
         """(n_rows,) the sums of rows in `dtype`, to which the array's promotes; None where a product with ones is to make

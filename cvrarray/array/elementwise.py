@@ -17,6 +17,7 @@ Result dtypes are NumPy's; Python scalars are weak. CuPy computes float16 in flo
 
 from __future__ import annotations
 
+import operator
 from functools import partial
 from typing import Any
 
@@ -30,7 +31,8 @@ from . import encoding, indexing
 _COMPARISONS = {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal}
 _LOGICAL = {np.logical_and, np.logical_or, np.logical_xor}
 _OF_BITS = {np.nextafter, np.spacing}  # their results in float16 are not those in float32
-_ADDED = (np.float32, np.float64, np.complex64, np.complex128)  # what has a sum of two CSRs of its own
+#: What SciPy has for two CSRs, but for float16, and without zeros in the result.
+_IN_SCIPY: dict[np.ufunc, Any] = {np.add: operator.add, np.subtract: operator.sub}
 FAR = 1e30  #: factors between its negative and it are finite in float32 and in float64
 _SCALARS = (bool, int, float, complex, np.generic)
 
@@ -267,21 +269,18 @@ def _with_sparse(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dic
     target = array._target
     shape = _broadcast_shape(left.shape, right.shape)
     dtypes = _check_zero(ufunc, [np.zeros(1, v.data.dtype if isinstance(v, CSR) else v.dtype) for v in (left, right)], kwargs)
-    sign = 0 if kwargs or dtypes[0] not in _ADDED else 1 if ufunc is np.add else -1 if ufunc is np.subtract else 0
-    if _is_one_structure(left, right) and not (sign and left._structure.sums_have_zeros):
+    if _is_one_structure(left, right):
         if (one := _of_one_value(ufunc, left, right, kwargs, dtypes)) is not None:
             return one
         data = _compute(ufunc, (left._plain_values(), right._plain_values()), kwargs, dtypes)
         if all(_n_nonzero(part) == left.nnz for part in (data if isinstance(data, tuple) else (data,))):
             return _wrapped(data, left._with_table)
-        if not sign:
-            return _wrapped(data, lambda part: left._like(_without_zeros(left._with_table(part)._canonical_csr())))
-        left._structure.sums_have_zeros = _n_nonzero(left._plain_values()) < left.nnz
-    if sign and (total := _sum(array, left, right, sign, dtypes[0])) is not None:
-        return total
+        return _wrapped(data, lambda part: left._like(_without_zeros(left._with_table(part)._canonical_csr())))
     a, b = (_broadcast(v if isinstance(v, CSR) else v._canonical_csr(), shape) for v in (left, right))
+    operation = None if kwargs or target.kind == "cuda" or dtypes[0] == np.float16 else _IN_SCIPY.get(ufunc)
+    if operation:
+        return array._like(coercion.as_csr(target.backend("taking").combined(operation, a, b, dtypes[0])))
     indptr, indices, *operands = target.backend("csr").union(a, b, ufunc is np.multiply)
-
     values = _compute(ufunc, operands, kwargs, dtypes)
     return _wrapped(values, lambda data: array._like(_without_zeros(CSR(indptr, indices, data, shape))))
 
@@ -296,21 +295,6 @@ def _without_zeros(csr: CSR) -> CSR:
         return found
     kept = device.xp.flatnonzero(csr.data != 0)
     return csr._replace(indptr=device.xp.searchsorted(kept, csr.indptr), indices=csr.indices[kept], data=csr.data[kept])
-
-
-def _sum(array: Any, left: Any, right: Any, sign: int, dtype: np.dtype) -> Any:
-    """``left + sign * right`` like `array`, where both have one shape, `dtype` and index dtype, without their values put
-    side by side; or None.
-    """
-    if left.shape != right.shape or any((v.data if isinstance(v, CSR) else v).dtype != dtype for v in (left, right)):
-        return None
-    if coercion.is_ours(left) and coercion.is_ours(right) and (total := left._sum(right, sign)) is not None:
-        return total
-    if array._target.kind != "cpu":
-        return None
-    decoding, adding = (array._target.backend(name) for name in ("decoding", "adding"))
-    a, b = (decoding.reader_of_csr(v) if isinstance(v, CSR) else v._reader() for v in (left, right))
-    return array._like(adding.add(a, b, sign, left.shape, dtype))
 
 
 def _n_nonzero(data: Any) -> int:

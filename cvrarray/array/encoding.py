@@ -140,15 +140,6 @@ def mapped(distinct: Any, function: Callable[[Any], Any]) -> Any:
     return results
 
 
-def shared(tables: list[Any]) -> tuple[bool, Any]:
-    """Whether several arrays' stored numbers stand for the same values, bit for bit; and what these are."""
-    first, *others = (table(t) for t in tables)
-    if first is None or any(other is None for other in others):
-        return first is None and all(other is None for other in others), None
-    bits = [devices.move(distinct, devices.CPU).tobytes() for distinct in (first, *others)]
-    return all(b == bits[0] and d.size == first.size for b, d in zip(bits[1:], others, strict=True)), first
-
-
 def dtype_of(array_class: Any, tables: Any) -> np.dtype:
     """The dtype of the values."""
     distinct = table(tables)

@@ -19,7 +19,7 @@ from ..input import coercion, limits
 from . import encoding, serialized
 from .base import SparseArray
 from .kept import PART, Kept
-from .transposed import TransposedArray, keep
+from .transposed import TransposedArray, by_panels, keep
 from .values import Structure, same_tables
 
 #: Number -> array, while it lives: operators of PyTorch take numbers, not arrays. Code that ``torch.compile`` has
@@ -27,11 +27,6 @@ from .values import Structure, same_tables
 LIVING: WeakValueDictionary[int, FormatArray] = WeakValueDictionary()
 _NUMBERS = itertools.count(1)
 _WRITES = itertools.count(1)  # a number for each write of values, of whichever array
-
-SHORT = 64  #: entries of a table that lies anywhere: finding a cache line takes longer than what it saves
-
-#: Entries of arrays one below the other up to which it takes less time to copy their CSRs than to join all their tables.
-FEW_ENTRIES = 1 << 20
 
 #: Every format that is known, by name, in the order in which they are compared.
 FORMATS: dict[str, type[FormatArray]] = {}
@@ -78,8 +73,7 @@ class FormatArray(SparseArray):
       ``cvrarray.gpu.<name>``, or ``_modules`` where these lie elsewhere;
     - ``_table_type``, ``_value_table``, ``_stored``: its tables and how they lie in files;
     - ``_invariants``: what :meth:`check` verifies; ``_layout`` and ``_parameters`` for the repr and derived arrays;
-    - ``_variants``, ``_microseconds``, ``_why``, where ``asarray(format="auto")`` shall consider it;
-    - ``_sliced``, ``_stacked``, ``_summed``, where tables give slices, stacks and sums without a conversion.
+    - ``_variants``, ``_microseconds``, ``_why``, where ``asarray(format="auto")`` shall consider it.
 
     A module of kernels has ``convert(csr, **keywords) -> tables``, ``product(tables, dtype) -> run`` and
     ``to_coo(tables) -> row, col, val``. Optional are ``product_matrix``, ``product_transposed``, ``to_csr(tables,
@@ -87,7 +81,7 @@ class FormatArray(SparseArray):
     values)``, which writes a value table: with it goes the method ``_order``. On a GPU also ``product_by_columns(tables,
     dtype)``, which gives a function of k: see ``_product_by_columns``, and ``rows_read(tables, row_bytes)``: see
     ``_rows_read``. On a CPU also ``row_sums(tables, dtype)`` and ``column_sums(tables, dtype)``, which give a ``run(y)`` or
-    None, and ``reader(tables)``, which gives a ``cvrarray.cpu.decoding.Reader``.
+    None.
     """
 
     format: ClassVar[str]
@@ -114,9 +108,8 @@ class FormatArray(SparseArray):
     _packed: serialized.Packed | None = None  # of the last pickle
     _place_cache: tuple[Any, Any] | None = None  # rows and columns of the canonical CSR, once asked for
     _structure: Structure  # what arrays know together that differ in their values alone
-    _transpose: Any  # an array that is the transpose, once it is worth it; False where there shall be none
+    _transpose: Any  # an array that is the transpose, once a product needed it; False where there shall be none
     _transpose_version: int | None  # that of the values in it, None where it must get them before its next product
-    _n_scattered: int  # products of the transpose with a vector on a GPU, without it or since its values are old
     _is_written_by_graphs: bool  # whether CUDA graphs replace values, without that anyone is told
     _has_graphs_of_transpose: bool  # whether CUDA graphs multiply by its transpose
 
@@ -195,7 +188,7 @@ class FormatArray(SparseArray):
         self._dense_type = target.xp.ndarray
         self._kernels, self._ready, self._ready_transposed = {}, {}, {}
         self._structure, self._version = Structure(), 0
-        self._transpose, self._transpose_version, self._n_scattered = None, 0, 0
+        self._transpose, self._transpose_version = None, 0
         self._kept, self._of_graphs = Kept(), []
         self._is_written_by_graphs, self._has_graphs_of_transpose = target.is_capturing(), False
         self._number = next(_NUMBERS)
@@ -396,7 +389,7 @@ class FormatArray(SparseArray):
         self._kernels, self._ready = {}, {}
 
     def _drop_derived(self) -> None:
-        self._packed, self._n_scattered = None, 0
+        self._packed = None
         self._kept.drop(self)
         self._ready_transposed = {}  # a new one, as in _take_table
 
@@ -488,27 +481,6 @@ class FormatArray(SparseArray):
         """
         return self._tables, 0
 
-    def _slice(self, first: int, last: int) -> Self | None:
-        """The rows [first, last), at least one, by the tables; None where these are not there, or do not give them."""
-        tables = None if self._pending is not None else self._sliced(self._tables, first, last)
-        return None if tables is None else self._from_tables(tables)
-
-    @classmethod
-    def _sliced(cls, tables: Any, first: int, last: int) -> Any:
-        """The tables of the rows [first, last) of others; None where that takes a conversion."""
-        return None
-
-    def _sum(self, other: Any, sign: int) -> Self | None:
-        if type(other) is not type(self) or self._target.kind != "cpu" or self._pending or other._pending:
-            return None
-        return self._summed(other, sign)
-
-    def _summed(self, other: Self, sign: int) -> Self | None:
-        """``self + sign * other``, of one dtype and shape on the CPU, by the tables of both; None where that takes a
-        conversion.
-        """
-        return None
-
     def _csr_at_hand(self, n_rows: int | None = None) -> CSR | None:
         """The canonical CSR where it is there, or is to be kept from now on, as so many rows (default: all) are wanted
         again; nobody writes to its arrays.
@@ -542,21 +514,6 @@ class FormatArray(SparseArray):
         if csr is None:
             return self._decoded()
         return csr._replace(indptr=csr.indptr.copy(), indices=csr.indices.copy(), data=csr.data.copy())
-
-    def _reader(self) -> Any:
-        reader_of = getattr(self._module(self._target), "reader", None)
-        csr = self._csr_at_hand()
-        if csr is not None or reader_of is None:
-            return self._target.backend("decoding").reader_of_csr(csr or self._decoded())
-        tables, found = self._tables, reader_of(encoding.numbered(type(self), self._tables))
-        if encoding.table(tables) is None:
-            return found
-
-        def read(first: int, last: int) -> tuple[Any, Any]:
-            indices, numbers = found.read(first, last)
-            return indices, encoding.looked_up(tables, numbers)
-
-        return found._replace(read=read)
 
     def _row_sums(self, dtype: np.dtype) -> Any:
         return self._line_sums("row_sums", self.shape[0], dtype)
@@ -600,34 +557,6 @@ class FormatArray(SparseArray):
         canonical: CSR = self._target.backend("csr").canonical(row[kept], col[kept], val[kept], shape)
         return canonical
 
-    def _stack(self, arrays: list[Any]) -> Any:
-        """`arrays`, of which this is one, one below the other by their tables; None where these do not fit."""
-        columns, dtype = self.shape[1], self.dtype
-        if any(getattr(a, "_pending", None) is not None for a in arrays):
-            return None
-        if any(type(a) is not type(self) or a.dtype != dtype or a.shape[1] != columns for a in arrays):
-            return None
-        shape = (sum(a.shape[0] for a in arrays), columns)
-        index = coercion.index_dtype(shape)
-        if any(a._target != self._target or coercion.index_dtype(a.shape) != index for a in arrays):
-            return None
-        if sum(a.nnz for a in arrays) < FEW_ENTRIES and are_csrs_at_hand(arrays):
-            return None
-        are_same, distinct = encoding.shared([a._tables for a in arrays])
-        parts = [a._tables if are_same else a._plain()._tables for a in arrays]
-        tables = self._stacked(parts)
-        if tables is not None and distinct is not None and are_same:
-            tables = tables._replace(distinct=distinct)
-        return None if tables is None else self._from_tables(tables)
-
-    @classmethod
-    def _stacked(cls, parts: list[Any]) -> Any:
-        """The tables of arrays of this format one below the other, from theirs; None where that takes a conversion.
-
-        They have as many columns, one dtype, and one index dtype.
-        """
-        return None
-
     def _kernel(self, kind: str, dtype: np.dtype) -> Run:
         kernels, version = self._kernels, self._version
         run = kernels.get((kind, dtype))
@@ -665,18 +594,8 @@ class FormatArray(SparseArray):
         return run
 
     def _product_transposed(self, dtype: np.dtype) -> Run:
-        """``A.T @ x`` of a format whose module has none: by tables of the transposed matrix, which are kept."""
-        product = self.T.copy()._kernel("product", dtype)
-
-        def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
-            product(x, y, alpha, beta)
-
-        def renew() -> None:
-            nonlocal product
-            product = self.T.copy()._kernel("product", dtype)
-
-        run.renew = renew  # type: ignore[attr-defined]
-        return run
+        """``A.T @ x`` of a format whose module has none, where no tables are kept."""
+        return by_panels(self, "product", dtype)
 
     def _entries(self) -> Any:
         if self._structure.slots is None:
@@ -714,11 +633,6 @@ class FormatArray(SparseArray):
         raise NotImplementedError
 
 
-def are_csrs_at_hand(arrays: list[FormatArray]) -> bool:
-    """Whether the canonical CSR of each is there; all of them are asked, so that each comes to keep it."""
-    return None not in [array._csr_at_hand() for array in arrays]
-
-
 def _renewed_by_each_call(run: Any) -> Run:
     """`run`, whose copy of the values is not trusted to be new."""
 
@@ -734,34 +648,6 @@ def _protect(tables: Iterable[Any]) -> None:
     for table in tables:
         if isinstance(table, np.ndarray):
             table.setflags(False)  # type: ignore[call-arg]  # by position: half the time, and there are many tables
-
-
-def joined(arrays: Any) -> Any:
-    """1-D or 2-D arrays on one device one after the other, placed as :func:`_empty` does; short ones anywhere."""
-    first = arrays[0]
-    target = devices.of(first)
-    if target.kind == "cuda":
-        return target.xp.concatenate(arrays)
-    size = sum([array.size for array in arrays])
-    if size <= SHORT:
-        return np.concatenate(arrays)
-    out = _empty(size, first.dtype, target)
-    return np.concatenate(arrays, out=out if first.ndim == 1 else out.reshape(-1, *first.shape[1:]))
-
-
-def offsets(sizes: Iterable[int]) -> tuple[int, list[int]]:
-    """The sum of `sizes`, and where each of so many pieces begins."""
-    ends = list(itertools.accumulate(sizes, initial=0))
-    return ends[-1], ends[:-1]
-
-
-def chained(pointers: list[Any]) -> Any:
-    """Arrays of offsets, each of which begins at 0, as one that goes on where the one before ends."""
-    xp, at, pieces = devices.of(pointers[0]).xp, 0, []
-    for pointer in pointers:
-        pieces.append(pointer[:-1] + at)
-        at += int(pointer[-1])
-    return xp.concatenate([*pieces, xp.asarray([at], pointers[0].dtype)])
 
 
 def _empty(size: int, dtype: np.dtype, target: devices.Device) -> Any:

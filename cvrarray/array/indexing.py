@@ -64,10 +64,6 @@ def getitem(array: Any, key: Any) -> Any:
         rows, cols = (_selection(k, axis, array) for axis, k in enumerate(_pair(key)))
         if _is_all(rows, array.shape[0]) and _is_all(cols, array.shape[1]):
             return array
-        if isinstance(rows, range) and rows and rows.step == 1 and _is_all(cols, array.shape[1]) and hasattr(array, "_slice"):
-            taken = array._slice(rows.start, rows.stop)
-            if taken is not None:
-                return taken
         paired, mesh = _pairing(rows, cols)
         csr, rows = _decoded(array, rows)
         if isinstance(rows, int) and isinstance(cols, int) and target.kind == "cpu":

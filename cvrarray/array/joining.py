@@ -46,9 +46,6 @@ def concatenate(arrays: Any, axis: int = 0, out: Any = None, *, dtype: Any = Non
     arrays = list(arrays)
     first = _first_of_ours(arrays)
     with first._target.use():
-        stack = getattr(first, "_stack", None)
-        if axis == 0 and dtype is None and stack is not None and (whole := stack(arrays)) is not None:
-            return whole
         return first._like(_joined(_members(arrays, first), axis, dtype, casting))
 
 

@@ -21,11 +21,6 @@ from ..core.distinct import NARROWER
 from ..core.tables import CSR
 from ..input import coercion
 
-#: Columns of X from which ``A.T @ X`` transposes the matrix for the call: on a CPU a conversion takes as long as 13
-#: (BBCSR) to 26 (CVR) transposed products with a vector, and the matrix kernel then takes many columns in the time of a
-#: few.
-CONVERT_FROM = 24
-
 #: dtypes of float32 -> the same of float64
 WIDER = {narrow: wide for wide, narrow in NARROWER.items()}
 
@@ -206,23 +201,12 @@ def multiply_sparse(left: Any, right: Any, format: str | None = None) -> Any:
     if work != dtype and format == "csr":
         raise TypeError(f"SciPy and CuPy hold no {dtype} matrices. Leave out format, or use astype('float32') on an operand")
     with device.use():
-        if (csr := _sparse_product(a, b, work, device)) is not None:
-            if format == "csr":
-                from scipy.sparse import csr_array
-
-                return csr_array((csr.data, csr.indices, csr.indptr), shape=csr.shape)
-            return ours._like(csr._replace(data=coercion.narrowed(csr.data, dtype)))
         if device.kind == "cpu":
-            from scipy.sparse import csr_array as matrix
-
-            multiply = operator.matmul
+            product = device.backend("taking").combined(operator.matmul, a, b, work)
         elif dtype.kind in "fc":
-            from cupyx.scipy.sparse import csr_matrix as matrix
-
-            multiply = device.backend("sparse_product").multiply
+            product = device.backend("sparse_product").multiply(a, b, work)
         else:
             raise TypeError(f"CuPy multiplies no sparse matrices of {dtype}. Use astype('float64'), or to_device('cpu')")
-        product = multiply(matrix(*_parts(a, work)), matrix(*_parts(b, work)))
         product.sort_indices()
         if format == "csr":
             return product
@@ -241,20 +225,6 @@ def _factors(a: CSR, right: Any) -> tuple[CSR, CSR]:
     return a, right._canonical_rows(low, high)
 
 
-def _sparse_product(a: Any, b: Any, work: np.dtype, device: Any) -> Any:
-    """The canonical CSR of ``a @ b``, computed in `work`, by our own kernel where there is one; else None."""
-    kernels = device.backend("sparse_product") if device.kind == "cpu" else None
-    if kernels is None or work.kind not in "iufc" or b.shape[1] > kernels.MOST_COLUMNS or a.indices.dtype != b.indices.dtype:
-        return None
-    return kernels.multiply(*(m._replace(data=m.data.astype(work, copy=False)) for m in (a, b)))
-
-
-def _parts(csr: Any, dtype: np.dtype) -> tuple[Any, Any]:
-    """What SciPy's and CuPy's constructors take, with offsets of the indices' dtype where they fit."""
-    pointer = csr.indices.dtype if csr.nnz < 2**31 else np.int64
-    return (csr.data.astype(dtype, copy=False), csr.indices, csr.indptr.astype(pointer, copy=False)), csr.shape
-
-
 def rmatvec(array: Any, x: Any) -> Any:
     """``array.H @ x``; conjugates are taken of the vectors, never of the matrix."""
     return _adjoint(matvec, array, x)
@@ -269,29 +239,6 @@ def _adjoint(product: Callable[[Any, Any], Any], array: Any, x: Any) -> Any:
     if array.dtype.kind != "c":
         return product(array.T, x)
     return product(array.T, operand(array, x, "x").conj()).conj()
-
-
-def transposed_matrix(base: Any, dtype: np.dtype) -> Run:
-    """``run(X, Y, alpha, beta)``: ``Y = alpha * base.T @ X + beta * Y``, X (n_rows, k) and Y (n_cols, k) in C order, X of few
-    columns in any.
-
-    Column by column, or, where there are many, with the transposed array, which lives for the call. A CUDA graph holds no
-    conversion.
-    """
-    target = base._target
-
-    def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
-        if x.shape[1] >= CONVERT_FROM and not target.is_capturing():
-            base.T.copy()._kernel("product_matrix", dtype)(x, y, alpha, beta)
-            return
-        xp, multiply = target.xp, base._kernel("product_transposed", dtype)
-        with target.keeping(base._of_graphs):
-            for column in range(x.shape[1]):
-                total = xp.empty(y.shape[0], dtype) if beta == 0 else y[:, column].copy()
-                multiply(xp.ascontiguousarray(x[:, column]), total, alpha, beta)
-                y[:, column] = total
-
-    return run
 
 
 def _multiply(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:

@@ -4,21 +4,18 @@ Elementwise functions map the base's values, and everything else starts from the
 rows and columns exchanged. ``A.T.T`` is the base itself, and ``A.T.copy()`` converts: an array of the base's format
 that holds the transposed matrix.
 
-Products swap: ``A.T @ x`` is the base's transposed product. It scatters its sums, which is slower than collecting them. So
-the base may keep *tables of its transpose*, and the product is theirs (docs/decisions/0018):
+A product collects the entries of a row, so the base keeps *tables of its transpose* (docs/decisions/0018), on a CPU and on a
+GPU. The first product makes them, in the format that suits so many columns; new values of the base are written to them
+before the next product (:func:`_make_or_renew`).
 
-* On a CPU, and for ``A.T @ X`` on a GPU, the first product makes them, in the format that suits so many columns. Which of
-  both ways is taken is decided then, for all products of the kind: so every call gives the same bits.
-* On a GPU ``A.T @ x`` scatters until it was called so often that a conversion would have paid (:func:`pays_after`), and
-  is theirs from then on. The number of calls alone decides, so the same calls give the same bits in every run.
-
-The base's transposed product is taken where the tables would take too much memory (:data:`BUDGET`) or the device has
-too little, of a vector in a CUDA graph, and in products that are made once (:meth:`TransposedArray.once`).
+Where they would take too much memory (:data:`BUDGET`), and in products that are made once (:meth:`TransposedArray.once`),
+nothing is kept. Then a CPU's module may scatter the terms of a vector, if it has a ``product_transposed``; else panels of
+rows are transposed in turn, and their products added (:func:`by_panels`). Which way is taken is decided at the first
+product, by the structure and the limit, so every call gives the same bits.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import warnings
@@ -31,35 +28,20 @@ import numpy as np
 from ..core import extensions, progress
 from ..core.arrays import Run
 from ..core.tables import CSR
-from . import encoding, products
+from . import encoding
 from .base import SparseArray
 from .budget import Budget
-from .values import knows_transpose, renew_transpose
+from .values import renew_transpose
 
 #: What the tables of transposes of all arrays on a device may take: ``CVRARRAY_TRANSPOSED_MEMORY``, by default a quarter of
 #: the device's memory.
 BUDGET = Budget("CVRARRAY_TRANSPOSED_MEMORY", 1 / 4)
 
-#: On a GPU: microseconds that a conversion of the transpose takes, and that a product with a vector then saves, and for each
-#: million nonzeros: measured, docs/measurements/0010.
-CONVERSION, SAVED = (1100.0, 110.0), (15.0, 3.5)
-ROOM = 10  # times the bytes of the array, that must be free for a conversion on a GPU
-#: Products with a vector until tables that are there get the values that the array got meanwhile.
-RENEWED_AFTER = 12
-
-
-def pays_after(base: SparseArray) -> int:
-    """Products with a vector that ``base.T`` makes by scattering on a GPU, before it has tables of its own: in them it loses
-    as much time as the conversion takes.
-
-    Examples
-    --------
-    >>> from cvrarray.array import transposed
-    >>> transposed.pays_after(cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])) > 1
-    True
-    """
-    takes, saves = (fixed + per_million * base.nnz / 1e6 for fixed, per_million in (CONVERSION, SAVED))
-    return math.ceil(takes / saves)
+#: Bytes of an array that are transposed at a time where no tables are kept.
+PANEL = 1 << 28
+#: Columns of X from which a CPU transposes panels for a product without tables: a conversion takes as long as 13 (BBCSR) to 26
+#: (CVR) products of a vector that scatter, and the matrix kernel then takes many columns in the time of a few.
+CONVERT_FROM = 24
 
 
 def _converted(base: Any, columns: int) -> SparseArray | None:
@@ -67,11 +49,10 @@ def _converted(base: Any, columns: int) -> SparseArray | None:
     not be kept. MemoryError where memory ends meanwhile.
     """
     target = base._target
-    values = "plain" if base._is_written_by_graphs else "auto"  # those that are there say nothing of those to come
+    # CUDA graphs may go on with tables of any values, but not with those that other values would not fit
+    values = "plain" if target.kind == "cuda" and encoding.table(base._tables) is None else "auto"
     with target.aside():
         if not BUDGET.has_room(base.nbytes, target):
-            return None
-        if target.kind == "cuda" and target.backend("memory").free(target.index) < ROOM * base.nbytes:
             return None
         with progress.shown("converting the transpose"):
             csr = TransposedArray(base)._canonical_csr()
@@ -92,7 +73,7 @@ def keep(base: Any, columns: int | None = None) -> SparseArray | None:
     """
     if base._transpose is None or base._transpose_is_old:
         try:
-            with _lock:
+            with _lock, base._target.use():
                 _make_or_renew(base, columns or 1)
         except MemoryError:
             base._ready_transposed = {}  # what this product is about to enter is not to be found
@@ -119,11 +100,12 @@ def _make_or_renew(base: Any, columns: int) -> None:
         base._transpose, was_old = None, False
     made = base._transpose
     if made is None:
+        _refuse_capture(base)
         made = _converted(base, columns)
-        if made is not None and base._is_written_by_graphs:
-            renew_transpose(base, made)
     # a graph renews them in its replays, not now
     is_old = base._is_written_by_graphs or (was_old and base._target.is_capturing())
+    if not is_old:
+        base._target.wait()  # the next product may be another stream's
     base._transpose_version = None if is_old else version
     base._transpose = False if made is None else made
 
@@ -137,16 +119,20 @@ def _renewed(base: Any, transpose: Any) -> bool:
     return True
 
 
-def for_many(array: Any, calls: int, columns: int = 1) -> Any:
-    """What multiplies as `array` does, for so many products that a solver may make, with so many columns and all with the same
-    bits.
+def _refuse_capture(base: Any) -> None:
+    if base._target.is_capturing():
+        raise RuntimeError(
+            "A.T @ x needs tables of the transpose, which cannot be made while a CUDA graph is captured; got an array of shape"
+            f" {base.shape} without them. Call A.T @ x once before the capture, of an array that is made before it, with room"
+            " for them in CVRARRAY_TRANSPOSED_MEMORY"
+        )
 
-    Of a transposed view on a GPU these are tables of its own, made now, if they pay for so many and may be kept; else the
-    array itself.
+
+def with_tables(array: Any, columns: int = 1) -> Any:
+    """What multiplies as `array` does by tables of its own: of a transposed view those that are kept, made now if need be for
+    so many columns. The array itself where it has none.
     """
-    if not isinstance(array, TransposedArray) or array._target.kind == "cpu" or array._target.is_capturing():
-        return array
-    own = keep(array.base, columns) if calls > pays_after(array.base) else None
+    own = keep(array.base, columns) if isinstance(array, TransposedArray) else None
     return array if own is None else own
 
 
@@ -154,70 +140,79 @@ def with_values(array: Any, data: Any, transposed: bool, columns: int | None) ->
     """What multiplies once as ``array.with_values(data)`` does, or its transpose, where values are replaced again and again:
     a matrix of so many columns, or a vector if `columns` is None.
 
-    Nothing is converted for these values alone: the array keeps tables of the transpose, to which they are written, or
-    their sums are scattered. On a GPU a vector does not make an array keep tables; a view that is given does.
+    Nothing is converted for these values alone: the array keeps tables of the transpose, to which they are written, unless
+    there is no room for them.
     """
     is_view = isinstance(array, TransposedArray)
     if is_view == transposed:  # the base's own product
         made = array.with_values(data)
         return made.T if transposed else made
     base = array.base if is_view else array
-    keeps = is_view or columns is not None or base._target.kind == "cpu"
-    own = keep(base, columns) if keeps else None
+    own = keep(base, columns)
     if own is None:
         made = array.with_values(data)
         return TransposedArray.once(made.base if is_view else made)
     return own.with_values(data) if is_view else own.T.with_values(data).T
 
 
-def _scattered_at_first(base: Any, dtype: np.dtype) -> Run:
-    """``run(x, y, alpha, beta)`` with ``base.T`` on a GPU: scattering, and by tables of the transpose once they are there,
-    which :func:`pays_after` or RENEWED_AFTER calls bring about.
-
-    A graph that is captured always scatters: its replays see values that are written to the base later. The base keeps it
-    ready, so it does not keep the base.
-    """
-    scatter, collect, alive = base._kernel("product_transposed", dtype), None, weakref.ref(base)
-    stream = base._target.xp.cuda.get_current_stream
-
-    def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
-        nonlocal collect
-        base: Any = alive()
-        if collect is None and _is_due(base):
-            own = keep(base)
-            collect = None if own is None else own._kernel("product", dtype)
-        (scatter if collect is None or stream().is_capturing() else collect)(x, y, alpha, beta)
-
-    return run
-
-
-def _of_matrix(base: Any, dtype: np.dtype) -> Run:
-    """``run(x, y, alpha, beta)`` with ``base.T`` and a matrix: by tables of the transpose, if there are any. It does not keep
-    the base either.
+def _collected(base: Any, kind: str, dtype: np.dtype) -> Run:
+    """``run(x, y, alpha, beta)`` with ``base.T``: by tables of the transpose, if there are any, with the values that the base
+    has then. The base keeps it ready, so it does not keep the base.
     """
     alive = weakref.ref(base)
 
     def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
         base: Any = alive()
-        own = keep(base, x.shape[1])
-        multiply = products.transposed_matrix(base, dtype) if own is None else own._kernel("product_matrix", dtype)
-        multiply(x, y, alpha, beta)
+        own = keep(base, *x.shape[1:])
+        (_without_tables(base, kind, dtype) if own is None else own._kernel(kind, dtype))(x, y, alpha, beta)
 
     return run
 
 
-def _is_due(base: Any) -> bool:
-    """Whether `base` shall have tables of its transpose in this product; counts it otherwise, but in a capture."""
-    if base._transpose is False or base._is_written_by_graphs:
-        return False
-    is_there = base._transpose is not None
-    if is_there and not base._transpose_is_old:
-        return True
-    wanted = RENEWED_AFTER if is_there and knows_transpose(base._transpose) else pays_after(base)
-    base._n_scattered += 1
-    if base._n_scattered <= wanted:
-        return False
-    return not base._target.is_capturing()
+def _without_tables(base: Any, kind: str, dtype: np.dtype) -> Run:
+    """The same where nothing is kept. X may be in any order where the base scatters and it has few columns."""
+    if kind == "product":
+        return base._kernel("product_transposed", dtype)  # type: ignore[no-any-return]
+
+    def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
+        if x.shape[1] >= CONVERT_FROM or not _scatters(base):
+            by_panels(base, kind, dtype)(x, y, alpha, beta)
+            return
+        multiply, xp = base._kernel("product_transposed", dtype), base._target.xp
+        for column in range(x.shape[1]):
+            total = xp.ascontiguousarray(y[:, column])
+            multiply(xp.ascontiguousarray(x[:, column]), total, alpha, beta)
+            y[:, column] = total
+
+    return run
+
+
+def _scatters(base: Any) -> bool:
+    """Whether the format multiplies a vector by its transpose from its own tables: on a CPU ours do."""
+    return hasattr(base._module(base._target), "product_transposed")
+
+
+def by_panels(base: Any, kind: str, dtype: np.dtype) -> Run:
+    """``run(x, y, alpha, beta)`` with ``base.T`` where nothing is kept, x a vector or, in C order, a matrix, as `kind` says.
+
+    Panels of rows are transposed in turn, and their products added in this order. Each has about PANEL bytes of the array's.
+    The base may keep this too.
+    """
+    alive = weakref.ref(base)
+
+    def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
+        base: Any = alive()
+        _refuse_capture(base)
+        n_rows, transpose = base.shape[0], base._target.backend("csr").transpose
+        height = -(-n_rows // max(1, -(-base.nbytes // PANEL)))
+        height = max(32, height + -height % 32)  # so that parts of x lie as kernels want x
+        for first in range(0, max(1, n_rows), height):
+            last = min(first + height, n_rows)
+            csr = base._canonical_csr() if last - first == n_rows else base._canonical_rows(first, last)
+            base._like(transpose(csr))._kernel(kind, dtype)(x[first:last], y, alpha, beta)
+            beta = dtype.type(1)
+
+    return run
 
 
 def _free_lock() -> None:
@@ -259,7 +254,7 @@ class TransposedArray(SparseArray):
 
     @classmethod
     def once(cls, base: SparseArray) -> TransposedArray:
-        """A view for a product that is not made again: it converts nothing, and keeps nothing.
+        """A view for a product that is not made again: it keeps nothing.
 
         Examples
         --------
@@ -395,18 +390,18 @@ class TransposedArray(SparseArray):
     def _kernel(self, kind: str, dtype: np.dtype) -> Run:
         if kind == "product_transposed":
             return self.base._kernel("product", dtype)
-        if kind == "product_matrix":
-            return _of_matrix(self.base, dtype) if self._is_kept else products.transposed_matrix(self.base, dtype)
-        if self._is_kept and self._target.kind == "cuda":
-            return _scattered_at_first(self.base, dtype)
-        own = keep(self.base) if self._is_kept else None
-        return self.base._kernel("product_transposed", dtype) if own is None else own._kernel(kind, dtype)
+        if not self._is_kept:
+            return _without_tables(self.base, kind, dtype)
+        if kind == "product_matrix" or self._target.kind == "cuda":
+            return _collected(self.base, kind, dtype)
+        own = keep(self.base)  # once: on a CPU new values end what is ready
+        return _without_tables(self.base, kind, dtype) if own is None else own._kernel(kind, dtype)
 
     def _product_by_columns(self, dtype: np.dtype, k: int) -> Run | None:
         own = keep(self.base, k) if self._is_kept else None
         if own is not None:
             return own._product_by_columns(dtype, k)
-        return products.transposed_matrix(self.base, dtype) if k < products.CONVERT_FROM else None
+        return _without_tables(self.base, "product_matrix", dtype) if k < CONVERT_FROM and _scatters(self.base) else None
 
     def __reduce__(self) -> tuple[type[TransposedArray], tuple[SparseArray]]:
         return TransposedArray, (self.base,)

@@ -29,12 +29,11 @@ MOST_ORDERS = 4
 class Structure:
     """What arrays that differ in their values alone know together."""
 
-    __slots__ = ("__weakref__", "order", "slots", "sources", "sums_have_zeros")
+    __slots__ = ("__weakref__", "order", "slots", "sources")
 
     def __init__(self) -> None:
         self.slots: Any = None  # (nnz,) where each entry of the canonical CSR lies in the value table
         self.order: Any = None  # the same as the format has it, once asked for
-        self.sums_have_zeros = False  # whether an array with explicit zeros was added up: the next sum starts from CSR
         self.sources: dict[Any, Sources | None] = {}  # by the order of values; None: that of the canonical CSR
 
 
@@ -126,11 +125,6 @@ def checked_out(array: Any, out: Any) -> Any:
             )
         out._structure = base._structure
     return out
-
-
-def knows_transpose(transpose: Any) -> bool:
-    """Whether :func:`renew_transpose` has found out where values go."""
-    return "transposed" in transpose._structure.sources
 
 
 def renew_transpose(base: Any, transpose: Any) -> None:

@@ -2,7 +2,7 @@
 
 A product streams the tables once, so its cost is mostly the bytes of the format's tables. The model computes them from
 all row lengths and, in evenly spaced windows of rows, from block fill and column spans. Costs that do not follow bytes
-were measured and are constants on the formats' pages: see ``docs/decisions/0005-choice-of-format.md``.
+were measured and are constants on the formats' pages: see ``docs/measurements/choice-of-format.md``.
 """
 
 from __future__ import annotations

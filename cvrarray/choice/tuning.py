@@ -4,7 +4,7 @@
 The fastest candidate is remembered in the user's cache folder: one small file for each matrix structure, dtype and
 device, named by a digest of all that the choice depends on. A file holds a checksum, is written beside its place and
 moved there in one step. So a reader finds a whole file or none, whatever other processes do, and takes a damaged one
-for none. See ``docs/decisions/0009-tune.md``.
+for none. See ``docs/architecture.md``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,8 +51,8 @@ MARGIN = 0.02
 #: Rows of the matrix on which kernels are compiled.
 HEAD = 256
 
-#: Products before the first sample: on a GPU some arrays are autotuned during their first products.
-SETTLED = {"cpu": 1, "cuda": 20}
+#: Products before the first sample.
+SETTLED = {"cpu": 1, "cuda": 2}
 
 #: Seconds of a sample, by the kind of device; shorter products are repeated within it. On a GPU a sample is one product,
 #: which the host has queued before the GPU begins it: small matrices differ in the GPU's time, not in the host's.
@@ -253,8 +253,10 @@ def _compare(best: SparseArray, challenger: SparseArray, x: Any, sample: Sample,
 
 
 def _settle(call: Callable[[], Any], array: SparseArray) -> None:
-    for _ in range(SETTLED[array._target.kind]):
-        call()
+    target = array._target
+    with nullcontext() if target.kind == "cpu" else target.backend("plan").at_once():  # a product's kernels are compared first
+        for _ in range(SETTLED[target.kind]):
+            call()
 
 
 def _number(call: Callable[[], Any], array: SparseArray, sample: Sample) -> int:

@@ -1,16 +1,15 @@
 """Time A @ x, or A @ X, on your matrix, beside what you have without us, and say who wins.
 
 Beside both formats run SciPy, pydata/sparse and MKL on a CPU, and SciPy's BSR where the matrix has blocks; on a GPU the
-CSR of CuPy, and of PyTorch if that is installed, and with --peers all every product of cuSPARSE. MKL and cuSPARSE need
-pip install 'cvrarray[bench]'. Every product of ours is checked first against one in double precision, row by row; a
-wrong one is not timed, and makes the exit code 1. Then all take turns. While a spread is above 20%, they take more
-turns, for up to --seconds, and the fastest samples of each count: other programs disturbed these least.
+CSR of CuPy, and of PyTorch if that is installed. MKL needs pip install 'cvrarray[bench]'. Every product of ours is
+checked first against one in double precision, row by row; a wrong one is not timed, and makes the exit code 1. Then all
+take turns.
 
 On a CPU times are wall-clock time: ours and MKL run on all threads (CVRARRAY_NUM_THREADS=1 gives both one), SciPy and
 pydata/sparse on one. On a GPU they are the device's own, by CUDA events.
 
   by            a format (bbcsr 3 has blocks of 3 x 3) or a peer; * marks the format that asarray chose
-  us            microseconds of a product: the median of the samples that count, --repeats of them
+  us            microseconds of a product: the median of --repeats samples
   spread        between the quartiles of these samples, over the median; where it is large, no figure can be trusted
   speedup       time of the fastest peer over the time of this one: above 1 is faster than everything you have;
                 of a peer, 1 for the fastest and less for the others
@@ -25,13 +24,13 @@ import argparse
 import json
 import math
 import operator
+import statistics
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -40,24 +39,21 @@ import cvrarray
 from .. import formats, generate
 from ..array.format import FORMATS
 from ..core import clocks, devices, progress
-from . import gpu_peers, peers, profile, rounding, sources
-from .table import finite, render, significant, size
+from . import peers, sources
+from .table import finite, in_a_line, render, significant, size
 
 #: A format that would store this many times the bytes of CSR is not built: it could not win, and might not fit.
 MOST_BYTES = 8
 
-#: A peer on a GPU is wrong that differs from ours by more than so many roundings of the largest sum.
-ROOM = 1e4
+#: Rounding errors allowed a row, in units of n * eps * sum |a_ij x_j| over its n nonzeros: 2 n + 13 unit roundoffs
+#: cover any order of the sum, complex products, and what the double precision reference itself rounds.
+ALLOWED = 8
 
-#: Figures are not to be trusted with more CPUs busy with other processes.
-OTHERS = 0.25
+#: A spread above this is warned of.
+STEADY = 0.2
 
-
-class Contest(NamedTuple):
-    """What is multiplied, and by whom beside us."""
-
-    columns: int = 1  # of X; 1 is a vector
-    peers: Sequence[str] | None = None  # default: all that there are
+#: Conversions that are timed.
+CONVERSIONS = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,9 +66,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_values(parser)
     parser.add_argument("--dtype", help="float32,float64 or complex64,complex128, one or both; default: the matrix's own")
     parser.add_argument(
-        "--profile", action="store_true", help="also time what could be switched on: tuning, precision, threads"
-    )
-    parser.add_argument(
         "--columns",
         default="1",
         metavar="K,...",
@@ -81,9 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--peers",
         metavar="NAME,...",
-        help="these peers alone, as the column `by` names them; on a GPU also cuSPARSE's products, prepared: "
-        f"{', '.join(name for name in (gpu_peers.PEERS | gpu_peers.MATRIX_PEERS) if name not in gpu_peers.LIBRARIES)}, or "
-        "all; default: all on a CPU, cupyx and torch on a GPU",
+        help=f"these peers alone: on a CPU some of {', '.join(peers.ON_CPU)}, on a GPU of {', '.join(peers.ON_GPU)}; "
+        "default: all that are there",
     )
     add_shared_arguments(parser)
 
@@ -101,10 +93,7 @@ def add_values(parser: argparse.ArgumentParser) -> None:
 def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``bench`` and ``demo``."""
     parser.add_argument("--device", help="cpu, cuda or cuda:N; default: the GPU if there is one")
-    parser.add_argument("--repeats", type=int, default=21, metavar="N", help="samples that count; default: %(default)s")
-    parser.add_argument(
-        "--seconds", type=float, default=10.0, metavar="S", help="of more turns while a spread is large; default: %(default)s"
-    )
+    parser.add_argument("--repeats", type=int, default=21, metavar="N", help="samples of each; default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="of the generated matrices and of x; default: %(default)s")
     parser.add_argument("--json", metavar="OUT", help="write all that was measured to OUT ('-': to stdout)")
 
@@ -124,8 +113,6 @@ def check(args: argparse.Namespace) -> devices.Device:
     if (names := _names(args)) is not None:
         peers.check(names, device)
     check_positive("repeats", args.repeats)
-    if not getattr(args, "seconds", 0) >= 0:
-        raise ValueError(f"--seconds must be a number from 0; got {args.seconds}")
     return device
 
 
@@ -137,33 +124,26 @@ def check_positive(name: str, value: int) -> None:
 
 def measure(matrices: dict[str, Callable[[], Any]], device: devices.Device, args: argparse.Namespace) -> int:
     """Measure, print and judge matrices, given as functions that make the CSR on `device`; gives the exit code."""
-    others, results, profiles = clocks.OtherLoad(), [], {}
-    contests = [Contest(k, _names(args)) for k in _columns(args)]
+    results = []
     for number, (name, make) in enumerate(matrices.items(), 1):
         with progress.shown(f"measuring {name}" + (f", {number} of {len(matrices)}" if len(matrices) > 1 else "")):
             csr = make()
             for dtype in sources.dtypes(args.dtype, csr.dtype):
                 case = cast(csr, dtype)
-                for contest in contests:
-                    turns = {"repeats": args.repeats, "seed": args.seed, "seconds": args.seconds}
-                    results += measure_case(name, case, device, **turns, contest=contest)
-                if getattr(args, "profile", False):
-                    x = devices.move(random_vector(csr.shape[1], case.dtype, args.seed), device)
-                    profiles[f"{name}, {dtype}"] = profile.measure(case, x, device, args.repeats, args.seconds)
+                for columns in _columns(args):
+                    results.append(measure_case(name, case, device, args.repeats, args.seed, columns, among=_names(args)))
     report = {
-        "schema": 3,
+        "schema": 4,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": {"device": str(device), "name": device_name(device)},
-        "versions": versions() | (gpu_peers.versions(device.index) if device.kind == "cuda" else {}),
+        "versions": versions("torch"),
         "repeats": args.repeats,
-        "cpus_busy_with_others": finite(others.cpus()),
         "peers_left_out": peers.left_out(device),
         "results": results,
-        "profiles": profiles,
     }
     report["warnings"] = doubts(report)
     publish(report, text, args.json)
-    return exit_code((case, run) for case in results for run in case["runs"] if not run["correct"])
+    return exit_code(results)
 
 
 def _columns(args: argparse.Namespace) -> list[int]:
@@ -198,10 +178,10 @@ def publish(report: dict[str, Any], text: Callable[[dict[str, Any]], str], path:
             file.write(f"{raw}\n".encode())
 
 
-def exit_code(wrong: Iterable[tuple[dict[str, Any], dict[str, Any]]]) -> int:
-    """0, or 1 after a line on stderr for every wrong product, given as its case and its run."""
+def exit_code(cases: Iterable[dict[str, Any]]) -> int:
+    """0, or 1 after a line on stderr for every wrong product."""
     code = 0
-    for case, entry in wrong:
+    for case, entry in ((each, run) for each in cases for run in each["runs"] if not run["correct"]):
         columns = f" with {case['columns']} columns" if "columns" in case else ""
         print(
             f"cvrarray: error: {entry['name']} @ x is wrong for {case['matrix']} in {case['dtype']}{columns}: "
@@ -219,134 +199,91 @@ def measure_case(
     name: str,
     csr: Any,
     device: devices.Device,
-    *,
     repeats: int,
     seed: int,
-    seconds: float = 0.0,
+    columns: int = 1,
     names: Sequence[str] | None = None,
-    counts: Sequence[int | None] = (None,),
-    using: Callable[[int | None], AbstractContextManager[Any]] = nullcontext,
-    contest: Contest | None = None,
-) -> list[dict[str, Any]]:
-    """One matrix in one dtype: build, check, time; a case for each number of threads of `counts`, entered by `using`.
+    among: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """One matrix in one dtype: build the formats `names`, check, time beside the peers `among`, and judge.
 
-    `seconds` are for further turns while a spread is large. Times are in seconds; None stands for never, or not
-    measured.
+    Times are in seconds; None stands for never.
     """
-    contest = contest or Contest()
     host = csr if device.kind == "cpu" else csr.get()
-    x_host = operand(host.shape[1], contest.columns, host.dtype, seed)
-    with device.use():
+    x_host = operand(host.shape[1], columns, host.dtype, seed)
+    # pydata/sparse says in every product that it loses some of them
+    with device.use(), warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         x = device.xp.asarray(x_host)
-        arrays, left_out = build(csr, names, device, contest.columns)
+        arrays, left_out = build(csr, names, device, columns)
         entries = []
         for label, array in arrays.items():
-            error = rounding.worst_error(host, x_host, devices.move(array @ x, devices.CPU))
+            error = worst_error(host, x_host, devices.move(array @ x, devices.CPU))
             entries.append({"name": label, **facts(array), "error_over_bound": finite(error), "correct": error <= 1})
+        others = _that_run(peers.products(csr, x, device, among), left_out)
         right = {entry["name"]: arrays[entry["name"]] for entry in entries if entry["correct"]}
-        others, dropped = peers.products(csr, x, device, contest.peers)
-        if device.kind == "cuda" and right:
-            others, useless = _useful(others, next(iter(right.values())), x, device)
-            dropped |= useless
         entries += [{"name": other, "format": other, "correct": True} for other in others]
-        times, taken = _time(csr, x, right, others, device, (repeats, seconds), counts, using)
-    cases = []
-    for count in counts:
-        peer, runs = derive(
-            entries,
-            {key[0]: took for key, took in times.items() if key[1] in (count, None)},
-            {label: taken[label, count] for label in right},
-            others,
-        )
-        about = {"matrix": name, "shape": list(host.shape), "nnz": int(host.nnz), "dtype": str(host.dtype)}
-        about |= {"columns": contest.columns} if contest.columns > 1 else {}
-        n_threads = peers.threads() if count is None and device.kind == "cpu" else count
-        cases.append(about | {"threads": n_threads, "peer": peer, "runs": runs, "left_out": left_out | dropped})
-    return cases
+        calls = {label: partial(operator.matmul, array, x) for label, array in right.items()} | others
+        timed = clocks.times(clocks.of(device), calls, repeats)
+        peer = min(others, key=lambda other: timed[other].median)
+        for entry in entries:
+            if entry["correct"]:
+                entry |= _speeds(timed, entry["name"], others, peer)
+            if entry["name"] in right:
+                entry |= _conversion(partial(rebuild, csr, right[entry["name"]]), device, entry, timed[peer].median)
+    about = {"matrix": name, "shape": list(host.shape), "nnz": int(host.nnz), "dtype": str(host.dtype)}
+    about |= {"columns": columns} if columns > 1 else {}
+    threads = peers.threads() if device.kind == "cpu" else None
+    return about | {"threads": threads, "peer": peer, "runs": entries, "left_out": left_out}
 
 
-def _useful(
-    others: dict[str, clocks.Call], array: Any, x: Any, device: devices.Device
-) -> tuple[dict[str, clocks.Call], dict[str, str]]:
-    """Those of the peers on a GPU that agree with `array` and are not hopeless beside it, and why others are left out."""
-    clock, left_out = clocks.of(device), {}
-    product, ours = array @ x, clock.quickest(lambda: array @ x)
-    is_finite = device.xp.isfinite(product)  # of a matrix with inf the other sums tell nothing
+def worst_error(csr: Any, x: np.ndarray, y: np.ndarray) -> float:
+    """The largest error of a row of ``y = csr @ x``, over what rounding may cause there: right up to 1, else up to inf.
 
-    def largest(values: Any) -> float:
-        return float(abs(values[is_finite]).max()) if is_finite.any() else 0.0
-
-    limits = np.finfo(product.dtype)
-    room = max(ROOM * float(limits.eps) * largest(product), float(limits.tiny))
-
-    def error_of(theirs: Any) -> float:
-        return largest(device.xp.asarray(theirs) - product) / room
-
-    for name in others:
-        most = math.inf if name in gpu_peers.LIBRARIES else gpu_peers.HOPELESS
-        found = gpu_peers.tried(partial(others.__getitem__, name), error_of, ours, clock, most)
-        if found.why is not None:
-            left_out[name] = found.why
-    if left_out.keys() == others.keys():
-        raise ValueError(f"no peer of --peers is left: {'; '.join(f'{name}: {why}' for name, why in left_out.items())}")
-    return {name: call for name, call in others.items() if name not in left_out}, left_out
+    Rows that inf or nan reaches, or whose sum may overflow, are not compared.
+    """
+    wide = csr.astype(np.result_type(y.dtype, np.float64))
+    with np.errstate(all="ignore"):
+        expected, sums = wide @ x.astype(wide.dtype), abs(wide) @ abs(x).astype(np.float64)
+        n = np.maximum(np.diff(csr.indptr), 1).reshape(-1, *[1] * (y.ndim - 1))
+        ratio = abs(y - expected) / (ALLOWED * n * np.finfo(y.dtype).eps * sums)
+        ratio = np.where(y == expected, 0.0, np.nan_to_num(ratio, nan=np.inf, posinf=np.inf))
+        return float(np.where(sums <= np.finfo(y.dtype).max, ratio, 0.0).max(initial=0.0))
 
 
-def _time(
-    csr: Any,
-    x: Any,
-    arrays: dict[str, Any],
-    others: dict[str, clocks.Call],
-    device: devices.Device,
-    turns: tuple[int, float],
-    counts: Sequence[int | None],
-    using: Callable[[int | None], AbstractContextManager[Any]],
-) -> tuple[dict[Any, clocks.Timing], dict[Any, clocks.Conversion]]:
-    """Times of products, and of our conversions beside the fastest peer, by name and number of threads (None: any)."""
-    clock = clocks.of(device)
-    calls: dict[tuple[str, int | None], clocks.Call]
-    calls = {(label, count): partial(operator.matmul, array, x) for label, array in arrays.items() for count in counts}
-    calls |= {(other, count): call for other, call in others.items() for count in counts if other in peers.THREADED}
-    calls |= {(other, None): call for other, call in others.items() if other not in peers.THREADED}
-    with warnings.catch_warnings():  # pydata/sparse says in every product that it loses some of them
-        warnings.filterwarnings("ignore", "Nan will not be propagated", RuntimeWarning)
-        repeats, seconds = turns
-        times = clock.times(calls, repeats, setting=lambda key: using(key[1]), seconds=seconds)
-        taken = {}
-        for count in counts:
-            beside = [key for key in times if key[0] in others and key[1] in (count, None)]
-            peer = calls[min(beside, key=lambda key: times[key].median)]
-            for label, array in arrays.items():
-                with using(count):
-                    taken[label, count] = clock.conversion(partial(rebuild, csr, array), min(repeats, 5), peer)
-    return times, taken
+def _that_run(calls: dict[str, clocks.Call], left_out: dict[str, str]) -> dict[str, clocks.Call]:
+    """Those of the peers whose first call ends well; why others' do not is added to `left_out`."""
+    found = {}
+    for name, call in calls.items():
+        try:
+            call()
+            found[name] = call
+        except Exception as error:  # whatever a library raises for a matrix that it does not take
+            left_out[name] = in_a_line(error)
+    if not found:
+        raise ValueError(f"no peer is left: {'; '.join(f'{name}: {left_out[name]}' for name in calls)}")
+    return found
 
 
-def derive(
-    entries: list[dict[str, Any]],
-    timed: dict[str, clocks.Timing],
-    taken: dict[str, clocks.Conversion],
-    others: Iterable[str],
-) -> tuple[str, list[dict[str, Any]]]:
-    """The fastest of the peers `others`, and `entries` with what follows from timings and conversions, by name."""
-    seconds = {other: timed[other].median for other in others}
-    peer = min(seconds, key=seconds.__getitem__)
-    runs = []
-    for entry in entries:
-        found = dict(entry)
-        if entry["correct"]:
-            took = timed[entry["name"]]
-            found |= {"seconds": took.median, "quartiles": [took.low, took.high], "host_seconds": took.host}
-            found |= {"turns": took.turns} if took.turns else {}
-            found["speedup"] = seconds[peer] / took.median
-            found["speedup_over"] = {other: seconds[other] / took.median for other in seconds}
-        if entry["name"] in taken:
-            conversion, gain = taken[entry["name"]], seconds[peer] - found["seconds"]
-            products = conversion.seconds / seconds[peer] if conversion.products is None else conversion.products
-            found |= {"conversion_seconds": conversion.seconds, "conversion_in_peer_products": products}
-            found["break_even_products"] = math.ceil(conversion.seconds / gain) if gain > 0 else None
-        runs.append(found)
-    return peer, runs
+def _speeds(timed: dict[str, clocks.Timing], name: str, others: Iterable[str], peer: str) -> dict[str, Any]:
+    """What a run's times come to beside those of the peers."""
+    took = timed[name]
+    return {
+        "seconds": took.median,
+        "quartiles": [took.low, took.high],
+        "speedup": timed[peer].median / took.median,
+        "speedup_over": {other: timed[other].median / took.median for other in others},
+    }
+
+
+def _conversion(convert: clocks.Call, device: devices.Device, entry: dict[str, Any], peer_seconds: float) -> dict[str, Any]:
+    """What the conversion takes, and when it has paid."""
+    seconds = statistics.median(clocks.until_done(convert, device) for _ in range(CONVERSIONS))
+    gain = peer_seconds - entry["seconds"]
+    return {
+        "conversion_seconds": seconds,
+        "conversion_in_peer_products": seconds / peer_seconds,
+        "break_even_products": math.ceil(seconds / gain) if gain > 0 else None,
+    }
 
 
 def build(
@@ -451,24 +388,14 @@ def text(report: dict[str, Any]) -> str:
     for case in report["results"]:
         notes += [f"{_about(case)}: {name} left out: {why}" for name, why in case["left_out"].items()]
     parts = [
-        f"{device['name']} ({device['device']}); {_samples(report)}\n"
+        f"{device['name']} ({device['device']}); medians of {report['repeats']}\n"
         f"{', '.join(f'{name} {version}' for name, version in report['versions'].items())}",
         render(header, rows),
         "\n".join(["* chosen by asarray; speedup: over the fastest peer (cvrarray bench --help explains all columns)", *notes]),
         "\n".join(f"WARNING: {doubt}" for doubt in report["warnings"]),
         "\n".join(verdict(case) for case in report["results"]),
-        *(profile.text(about, variants) for about, variants in report.get("profiles", {}).items()),
     ]
     return "\n\n".join(part for part in parts if part)
-
-
-def _samples(report: dict[str, Any]) -> str:
-    """How many samples the figures are medians of, and of how many."""
-    taken = max((run.get("turns", 0) for case in report["results"] for run in case["runs"]), default=0)
-    more = (
-        f" the fastest {report['repeats']} of up to {taken} samples" if taken > report["repeats"] else f" {report['repeats']}"
-    )
-    return f"medians of{more}"
 
 
 def _row(case: dict[str, Any], entry: dict[str, Any]) -> list[str]:
@@ -503,14 +430,11 @@ def spread(entry: dict[str, Any]) -> float:
 def doubts(report: dict[str, Any]) -> list[str]:
     """Why the figures cannot be trusted; nothing where they can."""
     found = []
-    others = report["cpus_busy_with_others"]
-    if report["device"]["device"] == "cpu" and others is not None and others > OTHERS:
-        found.append(f"other processes kept {others:.1f} CPUs busy meanwhile; measure again when the machine is idle")
     for case in report["results"]:
-        unsteady = {label(run): spread(run) for run in case["runs"] if run["correct"] and spread(run) > clocks.STEADY}
+        unsteady = {label(run): spread(run) for run in case["runs"] if run["correct"] and spread(run) > STEADY}
         if unsteady:
             worst = ", ".join(f"{name} {share:.0%}" for name, share in unsteady.items())
-            found.append(f"{_about(case)}: a spread above {clocks.STEADY:.0%} ({worst}); try more --seconds")
+            found.append(f"{_about(case)}: a spread above {STEADY:.0%} ({worst}); measure again when the machine is idle")
     return found
 
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 from ..choice.model import statistics
 from ..core import devices
 from ..core.clocks import Call
-from . import gpu_peers
 
-#: Peers that run on several threads.
-THREADED = ("mkl",)
-#: Peers on a CPU, as ``--peers`` names them.
+#: Peers as ``--peers`` names them.
 ON_CPU = ("scipy", "sparse", "scipy bsr", "mkl")
+ON_GPU = ("cupyx", "torch")
 #: Entries of blocks over nonzeros up to which SciPy's BSR takes part.
 MOST_FILL = 1.3
 
@@ -29,7 +28,7 @@ def check(names: Sequence[str], device: devices.Device) -> None:
     ValueError
         One of `names` is no peer's, or the libraries of none of them are installed.
     """
-    known = ON_CPU if device.kind == "cpu" else ("all", *(gpu_peers.PEERS | gpu_peers.MATRIX_PEERS))
+    known = ON_CPU if device.kind == "cpu" else ON_GPU
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"--peers must name some of {', '.join(known)}; got {', '.join(unknown)}")
     missing = left_out(device)
@@ -37,44 +36,39 @@ def check(names: Sequence[str], device: devices.Device) -> None:
         raise ValueError("; ".join(f"--peers {name}: {missing[name]}" for name in names))
 
 
-def products(
-    csr: Any, x: Any, device: devices.Device, names: Sequence[str] | None = None
-) -> tuple[dict[str, Call], dict[str, str]]:
-    """``csr @ x`` by every library that is installed, or by those of `names`, and why a named one is left out, by its name.
-
-    x is a vector or a matrix. On a GPU the names are those of :mod:`.gpu_peers`, or ``all``.
+def products(csr: Any, x: Any, device: devices.Device, names: Sequence[str] | None = None) -> dict[str, Call]:
+    """``csr @ x`` by every library that is installed, or by those of `names`; x is a vector or a matrix.
 
     Raises
     ------
     ValueError
         None of `names` takes part.
     """
-    if device.kind == "cuda":
-        return _on_gpu(csr, x, device, names)
-    found = _on_cpu(csr, x)
-    return _some_of({name: call for name, call in found.items() if names is None or name in names}, names, found), {}
-
-
-def _on_gpu(csr: Any, x: Any, device: devices.Device, names: Sequence[str] | None) -> tuple[dict[str, Call], dict[str, str]]:
-    registry = gpu_peers.PEERS if x.ndim == 1 else gpu_peers.MATRIX_PEERS
-    y = device.xp.zeros((csr.shape[0], *x.shape[1:]), x.dtype)
-    wanted = gpu_peers.LIBRARIES if names is None else registry if "all" in names else names
-    found: dict[str, Call] = {}
-    left_out = {}
-    for name in registry:
-        if name in wanted:
-            try:
-                found[name] = gpu_peers.prepare(name, csr, x, y, registry)
-            except gpu_peers.LeftOut as reason:
-                left_out[name] = str(reason)
-    return _some_of(found, names, ("all", *registry)), {} if names is None else left_out
-
-
-def _some_of(found: dict[str, Call], names: Sequence[str] | None, known: Iterable[str]) -> dict[str, Call]:
-    """`found`, unless it is empty."""
+    calls = _on_cpu(csr, x) if device.kind == "cpu" else _on_gpu(csr, x)
+    found = {name: call for name, call in calls.items() if names is None or name in names}
     if not found:
-        raise ValueError(f"--peers must name some of {', '.join(known)}; got {', '.join(names or ())}")
+        raise ValueError(f"--peers must name some of {', '.join(calls)}; got {', '.join(names or ())}")
     return found
+
+
+def _on_gpu(csr: Any, x: Any) -> dict[str, Call]:
+    found: dict[str, Call] = {"cupyx": lambda: csr @ x}
+    if (torch := cuda_torch()) is not None:
+        parts = [torch.from_dlpack(part) for part in (csr.indptr, csr.indices, csr.data)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that sparse CSR tensors are in beta state
+            tensor, operand = torch.sparse_csr_tensor(*parts, size=csr.shape), torch.from_dlpack(x)
+        found["torch"] = lambda: tensor @ operand
+    return found
+
+
+def cuda_torch() -> Any | None:
+    """PyTorch; None where it is not installed or has no CUDA."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch if torch.cuda.is_available() else None
 
 
 def _on_cpu(csr: Any, x: Any) -> dict[str, Call]:
@@ -105,7 +99,9 @@ def threads() -> int:
 
 def left_out(device: devices.Device) -> dict[str, str]:
     """Why a library takes no part on `device`, by its name."""
-    if device.kind == "cuda" or mkl() is not None:
+    if device.kind == "cuda":
+        return {} if cuda_torch() is not None else {"torch": "PyTorch is not installed, or has no CUDA"}
+    if mkl() is not None:
         return {}
     return {"mkl": "sparse_dot_mkl is not installed, or finds no MKL: pip install 'cvrarray[bench]'"}
 

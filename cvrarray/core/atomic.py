@@ -54,48 +54,50 @@ def replacing(path: str, open_new: Callable[..., Any] | None = None) -> Iterator
     with suppress(FileNotFoundError):
         mode = stat.S_IMODE(os.stat(path).st_mode)
     opener = None if mode is None else partial(os.open, mode=mode)  # whoever opens it before chmod could read all of it
-    temporary, raw, lock = _begin(start, partial(open_new or partial(io.FileIO, mode="x"), opener=opener))
+    temporary, raw = _begin(start, partial(open_new or partial(io.FileIO, mode="x"), opener=opener))
     try:
-        with io.BufferedWriter(raw, _BUFFER) as file:
+        with raw:
             if mode is not None:
                 os.chmod(temporary, mode)  # the umask took some of it
+            file = io.BufferedWriter(raw, _BUFFER)
             yield file
             file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+            os.fsync(raw.fileno())
+            if fcntl is None:  # Windows renames no open file; elsewhere it is open, and so locked, until it has its name
+                raw.close()
+            os.replace(temporary, path)
     except BaseException as error:
         if isinstance(error, OSError) and error.filename is None:  # of a full disk, say
             error.filename = path
         with suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
-    finally:
-        if lock is not None:
-            os.close(lock)
     sync_folder(folder)
 
 
-def _begin(start: str, open_new: Callable[[str], Any]) -> tuple[str, Any, int | None]:
-    """A new file, its name, and the descriptor that holds its lock, None where there is none."""
+def _begin(start: str, open_new: Callable[[str], Any]) -> tuple[str, Any]:
+    """A new file's name and the file, locked where that is possible."""
     while True:
         temporary = f"{start}{secrets.token_hex(4)}.tmp"
-        try:
+        with suppress(FileExistsError):
             raw = open_new(temporary)
-        except FileExistsError:
-            continue
-        if fcntl is None:
-            return temporary, raw, None
+            if _is_locked(raw) and os.path.lexists(temporary):
+                return temporary, raw
+            raw.close()  # another writer took it for one that was left, before it was locked
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+
+
+def _is_locked(raw: Any) -> bool:
+    """Whether this process has the lock of an open file, or none can be had on its file system."""
+    if fcntl is not None:
         try:
             fcntl.flock(raw.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.lexists(temporary):
-                return temporary, raw, os.dup(raw.fileno())  # the lock lasts until both are closed
         except BlockingIOError:
+            return False
+        except OSError:
             pass
-        except OSError:  # a file system without locks
-            return temporary, raw, None
-        raw.close()  # another writer took it for one that was left, before it was locked
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
+    return True
 
 
 def _remove_left(start: str) -> None:
@@ -112,12 +114,10 @@ def _remove_unlocked(path: str) -> None:
     if fcntl is None:
         os.unlink(path)
         return
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    with open(path, "rb", buffering=0, opener=lambda name, _: os.open(name, flags)) as raw:
+        fcntl.flock(raw.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.unlink(path)
-    finally:
-        os.close(descriptor)
 
 
 def sync_folder(folder: str) -> None:

@@ -1,7 +1,7 @@
 """Where ``A @ X`` with few columns goes as ``A @ x`` on a GPU, a row of X being an entry of x.
 
 The kernels follow it, and the choice of a format, which knows as much. Measured:
-``docs/measurements/0010-gpu-matrix-and-transposed.md``.
+``docs/measurements/matrix-products.md``.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ LARGE_BLOCK = 6
 #: Rows are uneven where the longest has more blocks than the first number, and so many times the average. Few bins of longer
 #: ones than LONG are shared by more lanes otherwise.
 UNEVEN, LONG, FEW_BINS = (16, 4), 100, 2000
-#: Of rows with more than SHORT entries a vector's kernel reads all padding, which is much from so many slots a nonzero on. Of
-#: shorter ones a copy engine brings the tables, in MANY_BINS.
-SHORT, MUCH_PADDING, MANY_BINS = 8, 1.6, 50_000
+#: Of rows with more than SHORT entries a vector's kernel reads all padding, which is much from so many slots a nonzero on.
+SHORT, MUCH_PADDING = 8, 1.6
 
 
 class Bins(NamedTuple):
@@ -50,8 +49,4 @@ def suit_bins(n_bytes: int, itemsize: int, bins: Bins) -> bool:
         return False
     if bins.most > max(UNEVEN[0], UNEVEN[1] * bins.mean) or (bins.most > LONG and bins.n_bins < FEW_BINS):
         return False
-    if bins.block_size > 1:
-        return True
-    if bins.most <= SHORT:
-        return n_bytes < ONE_LOAD or bins.n_bins < MANY_BINS
-    return bins.padding <= MUCH_PADDING
+    return bins.block_size > 1 or bins.most <= SHORT or bins.padding <= MUCH_PADDING

@@ -1,14 +1,12 @@
-"""Which kernel multiplies in ``A @ X`` on a GPU, as far as counts tell.
+"""Which kernel multiplies in ``A @ X`` on a GPU, and how lanes share rows, as far as counts tell.
 
-The kernels' own modules go by it, and so does the choice of a format (:mod:`.wide`):
-``docs/decisions/0010-gpu-matrix-and-transposed.md`` has the reasons. A row of X is loaded in vectors of up to 16 bytes.
+A row of X is loaded in vectors of up to 16 bytes.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from .fitted import L2_BYTES, PROCESSORS
 from .tables import WARP
 
 LOAD, SECTOR, LINE = 16, 32, 128  #: bytes of a vector load, at most, of the least that is read, and of a cache line
@@ -22,35 +20,14 @@ ENOUGH_WARPS = 16
 #: their own kernel there too, and from which a warp has shorter rows of X of which lanes would load few bytes at a time.
 LONG_LINE, LONG, LONG_ROW, FEW_LONG, MANY_ODD = 128, 12, 256, 1_000_000, 2_000_000
 
-#: Single columns: rows, and entries of an average one, from which thread blocks walk over neighbouring rows: by the vectors
-#: that a row of X has, at least; and nonzeros. The entries of the longest row, and slots over nonzeros, at most.
-WALKED = {
-    8: ((40_000, 8), (100_000, 6)),
-    16: ((30_000, 2),),
-    32: ((30_000, 3),),
-    64: ((40_000, 6),),
-    128: ((90_000, 6),),
-}
-WALKED_NNZ, WALK_STEPS, WALK_PADDING = 150_000, 32, 1.75
-#: A warp takes a line of each row of X, where rows of a bin read other parts of it, if X has LARGE_X times the bytes of L2 or
-#: more, a tile of a line LARGE_TILE times these or less, and A no more padding, and REUSE nonzeros a column. Where rows of X
-#: are no whole number of lines: REUSE_OF_PARTS, whole sectors, and so much of the lines that have parts of them.
-LARGE_X, LARGE_TILE, TURNS_PADDING, REUSE, REUSE_OF_PARTS, FULL_LINES = 0.75, 3, 2, 2, 12, 0.85
-#: So much of X do the columns of a bin spread over, if they are anywhere. Otherwise what rows that are under way read of it
-#: should be BEYOND times the bytes of L2.
-ANYWHERE, BEYOND = 0.85, 1.5
-#: Bins from which a warp takes a whole one, where a row of X has at most FEW_VECTORS vectors: with rows of at most SHORT
-#: entries, longer ones, and much padding. A row of LATE times the steps that a warp takes on average is too long for that.
-MANY_BINS, FEW_VECTORS, SHORT, MUCH_PADDING, LATE = 12_000, (16, 8, 4), 16, 1.25, 2
+#: Single columns: first products walk over neighbouring rows where there are so many, none of more than so many entries, and so
+#: many slots over nonzeros, at most.
+WALKED_ROWS, WALK_STEPS, WALK_PADDING = 16_000, 32, 1.75
+#: Bins from which, and vectors of a row of X up to which, a warp takes a whole bin in first products; slots over nonzeros.
+MANY_BINS, FEW_VECTORS, TURNS_PADDING = 12_000, 2, 1.25
 #: Lanes that share a row of X in turns, at most. Twice as many would do as well with half the vectors each, but for the
 #: instructions that pass on a nonzero.
 TURN_LANES = 8
-#: Rows of at most so many entries are thin. Warps take bins in turns there, where there are so many, and for the first of
-#: these numbers of vectors a row of X MANY_BINS.
-THIN, THIN_BINS, THIN_VECTORS = 2, 5000, (*range(2, 9), 16)
-#: A copy engine brings a warp's next tables to shared memory meanwhile, where no row has more than COPIED_STEPS entries, X has
-#: up to COPIED_VECTORS vectors a row, and a value with its column up to COPIED_BYTES.
-COPIED_STEPS, COPIED_VECTORS, COPIED_BYTES = 8, 4, 11
 
 #: Rows of more steps than LEAST_LONG, in single columns and in blocks, and than LONG_FACTOR times the mean, or than
 #: ALWAYS_LONG and the share that all threads would have, have thread blocks of their own.
@@ -65,16 +42,6 @@ TWO_VECTORS, FOUR_VECTORS = (8, 32), 64
 FEW_BINS = 2000
 #: Block rows are uneven where a group of the longest has more than UNEVEN_FROM blocks, and UNEVEN times its share of all.
 UNEVEN, UNEVEN_FROM = 2, 8
-#: Blocks of these sizes without holes, of values of so many bytes: tables go through shared memory where at least so many
-#: lanes share a row of X. Each of them has two vectors from so many vectors a row on.
-STAGED_SIZES, STAGED_BYTES, STAGED_LANES, STAGED_TWO_VECTORS = (6, 7, 8), 8, 4, 16
-
-
-class GPU(NamedTuple):
-    """What a kernel is chosen for. Models know an H200."""
-
-    processors: int = PROCESSORS
-    l2_bytes: int = L2_BYTES
 
 
 class Tiles(NamedTuple):
@@ -141,112 +108,26 @@ class Rows(NamedTuple):
     def n_bins(self) -> int:
         return -(-self.shape[0] // WARP)
 
-    @property
-    def mean(self) -> int:
-        """Entries of a row, padding counted."""
-        return self.slots // (WARP * max(1, self.n_bins))
 
-    @property
-    def are_thin(self) -> bool:
-        """Whether rows have an entry or two, as those of a permutation: little is read twice, so a warp has many under way."""
-        return self.slots <= THIN * WARP * self.n_bins
-
-    def are_late(self, gpu: GPU) -> bool:
-        """Would a warp with the longest rows be late, if each took all rows of a bin?"""
-        return self.longest * ENOUGH_WARPS * gpu.processors * WARP > LATE * self.slots
+def walks_first(rows: Rows) -> bool:
+    """Whether first products walk over neighbouring rows, where the kernel can: many rows may share what L1 holds of X."""
+    return rows.shape[0] >= WALKED_ROWS and rows.longest <= WALK_STEPS and rows.slots <= WALK_PADDING * rows.nnz
 
 
-class RowOfX(NamedTuple):
-    """A row of X, which is loaded in vectors of `load` bytes."""
+def takes_turns_first(rows: Rows, n_vectors: int) -> bool:
+    """Whether a warp takes all rows of a bin, in turns, in first products, of a row of X of so many vectors.
 
-    n_vectors: int
-    load: int
-
-    @property
-    def n_bytes(self) -> int:
-        return self.n_vectors * self.load
-
-
-def may_take_lines(rows: Rows, x: RowOfX, gpu: GPU) -> bool:
-    """Whether a warp takes all rows of a bin, in turns, and a line of each row of X at a time, if they read X far apart.
-
-    Then a tile of X is small, and L2 holds more of it; and what warps read of it at a time is near each other, as all begin
-    with the first columns of their rows. Not where most rows of X are read once.
+    Turns load tables with fewer instructions, and multiply padding too.
     """
-    if x.load != LOAD or x.n_bytes < 2 * LINE or not is_large(rows.shape[1] * x.n_bytes, gpu):
-        return False
-    if x.n_bytes % SECTOR or x.n_bytes < FULL_LINES * LINE * -(-x.n_bytes // LINE):
-        return False
-    if rows.nnz < (REUSE_OF_PARTS if x.n_bytes % LINE else REUSE) * rows.shape[1]:
-        return False
-    if rows.shape[1] * LINE > LARGE_TILE * gpu.l2_bytes or rows.slots > TURNS_PADDING * rows.nnz:
-        return False
-    return not rows.are_late(gpu)
+    return rows.n_bins >= MANY_BINS and n_vectors <= FEW_VECTORS and rows.slots <= TURNS_PADDING * rows.nnz
 
 
-def read_beyond_l2(rows: Rows, x: RowOfX, spread: float, gpu: GPU) -> bool:
-    """Whether rows that are under way read more of X than L2 holds, if columns of neighbouring ones spread over such a part of
-    it. Otherwise they find there what others have read, without lines.
-    """
-    under_way = ENOUGH_WARPS * WARP * gpu.processors / rows.shape[0]
-    return spread >= ANYWHERE or min(1.0, spread + under_way) * rows.shape[1] * x.n_bytes >= BEYOND * gpu.l2_bytes
-
-
-def is_large(n_bytes: int, gpu: GPU) -> bool:
-    """Whether X has about as many bytes as L2, or more."""
-    return n_bytes >= LARGE_X * gpu.l2_bytes
-
-
-def may_walk(rows: Rows, x: RowOfX) -> bool:
-    """Whether thread blocks walk over neighbouring rows, so that these find rows of X in L1, where a copy engine can bring
-    tables.
-    """
-    n = x.n_vectors
-    if x.load != LOAD or n < 8 or (n != 8 and n % 16) or rows.are_thin:
-        return False
-    enough = WALKED[max(least for least in WALKED if least <= n)]
-    if rows.nnz < WALKED_NNZ or not any(rows.shape[0] >= least and rows.nnz >= mean * rows.shape[0] for least, mean in enough):
-        return False
-    return rows.longest <= WALK_STEPS and rows.slots <= WALK_PADDING * rows.nnz
-
-
-def may_copy(rows: Rows, x: RowOfX, slot_bytes: int) -> bool:
-    """Whether a warp's next tables, of so many bytes a slot, are copied to shared memory while it multiplies, where a copy
-    engine can: all rows are short.
-    """
-    if rows.longest > COPIED_STEPS or x.n_vectors > COPIED_VECTORS or rows.n_bins < MANY_BINS or rows.are_thin:
-        return False
-    return slot_bytes <= COPIED_BYTES
-
-
-def takes_turns(rows: Rows, x: RowOfX, gpu: GPU) -> bool:
-    """Whether a warp takes all rows of a bin, in turns. Otherwise lanes share rows.
-
-    Turns load tables with fewer instructions, and multiply padding too; a warp that has a very long row is late.
-    """
-    if rows.are_late(gpu):
-        return False
-    if rows.are_thin:
-        least = MANY_BINS if x.n_vectors == THIN_VECTORS[0] else THIN_BINS
-        return rows.n_bins >= least and x.n_vectors in THIN_VECTORS
-    if rows.slots > MUCH_PADDING * rows.nnz:
-        most = FEW_VECTORS[2]
-    else:
-        most = FEW_VECTORS[rows.longest <= COPIED_STEPS or rows.mean > SHORT]
-    return rows.n_bins >= MANY_BINS and x.n_vectors <= most and not leaves_lanes_idle(x.n_vectors)
-
-
-def leaves_lanes_idle(n_vectors: int) -> bool:
-    """Whether in turns more than one of TURN_LANES has no vector, in the mean over tiles of a row of X."""
-    return TURN_LANES // 2 < n_vectors < (TURN_LANES - 1) * -(-n_vectors // TURN_LANES)
-
-
-def longest_whole_row(block_size: int, n_blocks: int, mean: int, gpu: GPU) -> int:
+def longest_whole_row(block_size: int, n_blocks: int, mean: int, processors: int) -> int:
     """Steps from which rows have thread blocks of their own, where groups hold no block rows; of blocks of several rows,
     bins. `n_blocks` blocks are stored, padding counted, and `mean` in a row.
     """
     is_larger = block_size > 1
-    share = n_blocks * MATRIX_LANES // (ENOUGH_WARPS * WARP * gpu.processors)
+    share = n_blocks * MATRIX_LANES // (ENOUGH_WARPS * WARP * processors)
     even = max(LONG_FACTOR * mean, share // 2 if is_larger else 0)
     return max(LEAST_LONG[is_larger], min(even, max(ALWAYS_LONG[is_larger], share)))
 
@@ -281,25 +162,11 @@ def vectors_of_a_lane(block_size: int, n_vectors: int) -> int:
     return most if n_vectors >= FOUR_VECTORS else 2 if n_vectors >= TWO_VECTORS[block_size > 4] else 1
 
 
-def tiles_of_staged(block_size: int, itemsize: int, k: int, width: int) -> Tiles | None:
-    """The same where tables go through shared memory, if block rows are even and blocks have no holes; None where they should
-    not.
-    """
-    if block_size not in STAGED_SIZES or itemsize != STAGED_BYTES:
-        return None
-    n_vectors = -(-k // width)
-    most = 1 if n_vectors < STAGED_TWO_VECTORS else 4 if block_size == 6 and n_vectors >= FOUR_VECTORS else 2
-    found = tiles(k, width, most)
-    if k < found.lanes * width * found.vectors:
-        found = tiles(k, width)
-    return found if found.lanes >= STAGED_LANES else None
-
-
-def sharers(rows: BlockRows, of: Tiles, gpu: GPU) -> int:
+def sharers(rows: BlockRows, of: Tiles, processors: int) -> int:
     """Groups, of one warp, that share a block row: several where rows of some length would leave most of the device idle. 0:
     block rows differ so much that their lengths decide.
     """
-    n_threads, enough = rows.n * of.lanes * of.tiles, ENOUGH_WARPS * WARP * gpu.processors
+    n_threads, enough = rows.n * of.lanes * of.tiles, ENOUGH_WARPS * WARP * processors
     n = 1
     while 2 * n * of.lanes <= WARP and 2 * n * n_threads <= enough and 4 * n <= rows.mean:
         n *= 2

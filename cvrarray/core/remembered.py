@@ -30,3 +30,7 @@ class Remembered:
         if key not in known:
             known[key] = find()
         return known[key]
+
+    def known(self, one: Any, key: Hashable, otherwise: Any) -> Any:
+        """The same where it was found before, and `otherwise` elsewhere."""
+        return self._found.get(id(one), {}).get(key, otherwise)

@@ -2,7 +2,7 @@
 
 Few bins wait for memory rather than for its bandwidth. A warp waits for where its bin lies, and then once for each
 round of blocks that it loads together. Bins beyond those that the device holds at once wait for these, and the longest
-bin ends last: the later the fewer share it. Fitted to 284 matrices and formats: ``docs/measurements/0005-choice-of-format.md``.
+bin ends last: the later the fewer share it. Fitted to 284 matrices and formats: ``docs/measurements/choice-of-format.md``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def least(bins: Bins, processors: int = PROCESSORS) -> Wait:
 
 
 def blocks_in_flight(block_size: int, itemsize: int) -> int:
-    """Blocks of a narrow bin that a warp loads before it uses the first: ``docs/decisions/0003-gpu-products.md``."""
+    """Blocks of a narrow bin that a warp loads before it uses the first: ``docs/measurements/gpu-products.md``."""
     if block_size == 1:
         return 8 if itemsize <= 4 else 4
     return 4 if block_size <= 3 else 2 if block_size <= 6 else 1

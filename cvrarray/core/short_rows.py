@@ -11,7 +11,7 @@ WIDEST, MOST_SLOTS, MOST_EMPTY = 16, 3 << 18, 1 << 18
 
 
 class Costs(NamedTuple):
-    """Microseconds of ``A @ x``: see ``docs/decisions/0005``."""
+    """Microseconds of ``A @ x``: see ``docs/measurements/choice-of-format.md``."""
 
     own_us: float
     slots: float  # a megabyte of them, empty ones too

@@ -266,11 +266,6 @@ def to_csr(tables: BBCSRTables, first: int, last: int) -> CSR:
     return decoding.from_bbcsr(tables, first, last)
 
 
-def reader(tables: BBCSRTables) -> decoding.Reader:
-    """The matrix as CSR, some rows at a time."""
-    return decoding.reader_of_bbcsr(tables)
-
-
 def diagonal(tables: BBCSRTables, offset: int) -> np.ndarray:
     """``A[i, i + offset]`` for every i for which there is such an entry, 0 where none is stored."""
     return decoding.diagonal_of_bbcsr(tables, offset)

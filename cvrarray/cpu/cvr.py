@@ -33,7 +33,7 @@ from cvrarray.cpu.runtime.team import Work
 from cvrarray.cpu.simd import masks
 
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would be less than ENOUGH_CHUNKS, more (to
-#: MAX_STEPS) where rows are longer. Measured: ``docs/measurements/0002-cpu-kernels.md``.
+#: MAX_STEPS) where rows are longer. Measured: ``docs/measurements/cpu-kernels.md``.
 MIN_STEPS, STEPS, MAX_STEPS = 32, 64, 512
 ENOUGH_CHUNKS = 256
 #: The same where keeping lanes in phase brings nothing (rows whose lengths spread over UNEVEN times their mean) or is
@@ -294,11 +294,6 @@ def _by_parts(t: CVRTables, scatter: Callable, args: tuple[Any, ...], dtype: np.
 def to_csr(tables: CVRTables, first: int, last: int) -> CSR:
     """Canonical CSR of the rows [first, last), numbered as the tables have them."""
     return decoding.from_cvr(tables, first, last)
-
-
-def reader(tables: CVRTables) -> decoding.Reader:
-    """The matrix as CSR, some rows at a time."""
-    return decoding.reader_of_cvr(tables)
 
 
 def diagonal(tables: CVRTables, offset: int) -> np.ndarray:

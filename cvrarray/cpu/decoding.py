@@ -38,14 +38,6 @@ class Rows(NamedTuple):
     data: np.ndarray  # (nnz,) unsigned integers of the values' size, or complex128
 
 
-class Reader(NamedTuple):
-    """A matrix as CSR, some rows at a time."""
-
-    indptr: np.ndarray  # (n_rows + 1,) int32 where the index dtype is, and offsets fit; else int64
-    index: np.dtype  # of columns
-    read: Callable[[int, int], tuple[np.ndarray, np.ndarray]]  # columns and values of the rows [first, last)
-
-
 class Kernels(NamedTuple):
     """The kernels of one format, compiled for the dtypes of a matrix."""
 
@@ -66,54 +58,6 @@ def from_cvr(tables: CVRTables, first: int, last: int) -> CSR:
     """Canonical CSR of the rows [first, last) in the tables of chunks."""
     t = tables._replace(val=memory.bits(tables.val))
     return _decoded(tables, t, first, last, _cvr_kernels(t.rec_wb.dtype, t.val.dtype), t.step_ptr, t.n_lanes)
-
-
-def reader_of_csr(csr: CSR) -> Reader:
-    """A canonical CSR."""
-
-    def read(first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-        here = slice(csr.indptr[first], csr.indptr[last])
-        return csr.indices[here], csr.data[here]
-
-    return Reader(offsets(csr.indptr, csr.indices.dtype), csr.indices.dtype, read)
-
-
-def reader_of_bbcsr(tables: BBCSRTables) -> Reader:
-    """The tables of a whole matrix."""
-    t = tables._replace(
-        data=memory.bits(tables.data), present=np.empty(0, np.uint8) if tables.present is None else tables.present
-    )
-    kernels = _bbcsr_kernels(t.col_wide.dtype, t.data.dtype, t.present.dtype)
-    return _reader(t, tables.data.dtype, kernels, t.bin_rowptr, 1, lambda first, last: (first // WARP, -(-last // WARP)))
-
-
-def reader_of_cvr(tables: CVRTables) -> Reader:
-    """The tables of a whole matrix."""
-    t, last_rows = tables._replace(val=memory.bits(tables.val)), tables.tail.max(axis=1, initial=-1)
-
-    def chunks(first: int, last: int) -> tuple[int, int]:
-        low, high = np.searchsorted(last_rows, np.array([first, last], last_rows.dtype)).tolist()
-        return low, min(high + 1, len(last_rows))  # a row may go on in the chunk after those that end with it
-
-    return _reader(t, tables.val.dtype, _cvr_kernels(t.rec_wb.dtype, t.val.dtype), t.step_ptr, t.n_lanes, chunks)
-
-
-def _reader(t, dtype: np.dtype, kernels: Kernels, work: np.ndarray, unit: int, tiles: Callable) -> Reader:
-    """`tiles` says which chunks or bins have parts of the rows [first, last)."""
-    index, n_rows = t.col_wide.dtype, t.shape[0]
-    ptr, carried, none = np.zeros(n_rows + 1, np.int64), np.zeros(len(work) - 1, np.int64), np.empty(0, index)
-    rows = Rows(0, n_rows, ptr, carried, none, memory.bits(np.empty(0, dtype)))
-    threads.run(kernels.count, work, t, rows, unit=unit, least=threads.QUICK)
-    kernels.place(t, rows)
-    ptr = offsets(ptr, index)
-
-    def read(first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-        here = np.subtract(ptr[first : last + 1], ptr[first], dtype=np.int64)
-        indices, data = np.empty(here[-1], index), np.empty(here[-1], dtype)
-        kernels.copy(*tiles(first, last), t, Rows(first, last, here, carried, indices, memory.bits(data)))
-        return indices, data
-
-    return Reader(ptr, index, read)
 
 
 def diagonal_of_bbcsr(tables: BBCSRTables, offset: int) -> np.ndarray:

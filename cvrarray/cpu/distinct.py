@@ -18,7 +18,7 @@ from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import kernel
 
 #: Bytes of values from which it pays to store one value once, and others in fewer bytes: smaller tables lie in the
-#: caches, where a look-up takes longer than a load. See ``docs/decisions/0017-few-values.md``.
+#: caches, where a look-up takes longer than a load. See ``docs/measurements/values.md``.
 ONE_FROM, OTHERS_FROM = 1 << 22, 1 << 24
 SAMPLES = (512, 8192)  #: values that are looked at first, evenly spaced; where they are few, so many more
 ROUNDS = 8  #: times that all values are numbered, at most, each time with those that were missed before

@@ -1,4 +1,4 @@
-"""Our arrays as Dask's chunks. Importing this package imports nothing of Dask; see ``docs/decisions/0007-dask.md``.
+"""Our arrays as Dask's chunks. Importing this package imports nothing of Dask; see ``docs/architecture.md``.
 
 =============================  ==========================================================================
 :mod:`cvrarray.dask.panels`    ``to_dask``: a matrix as a dask array whose chunks are panels of rows

@@ -3,7 +3,7 @@
 Each worker that holds panels runs one task for the whole solve (:mod:`cvrarray.dask.ranks`). An iteration does not
 involve the scheduler, so it costs the time of the products, not of the scheduler's round trips. This module is the
 caller's side: where panels lie, the tasks, and what happens if one of them fails. See
-``docs/decisions/0011-several-gpus.md``.
+``docs/architecture.md``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Zips: what they list, the bytes of their members, which several threads read to where they are wanted, and a writer.
 
-``zipfile`` finds and unpacks members here. It does not read stored ones, or write: it copies each byte twice more, and
-its checksum is that of :func:`zlib.crc32`, which takes longer than copying.
+``zipfile`` finds and unpacks members here. It does not read stored ones, or write: it copies each byte twice more.
 """
 
 from __future__ import annotations
@@ -11,10 +10,11 @@ import os
 import struct
 import threading
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial, reduce
+from functools import partial
 from typing import IO, Any, BinaryIO
 
 import numpy as np
@@ -64,39 +64,32 @@ def contents(file: BinaryIO, wanted: Sequence[zipfile.ZipInfo], archive: zipfile
         One is damaged, or in a form that NumPy does not write.
     """
     n_threads = get_num_threads() if sum(member.file_size for member in wanted) >= MANY else 1
-    found, tasks, parts = [], list[Callable[[], int]](), []
+    found, tasks = [], list[Callable[[], object]]()
     with ExitStack() as opened:
         for member in wanted:
             with naming(f"member {member.filename}"):
                 content, own = _tasks(file, member, archive, n_threads, opened)
             found.append(content)
-            parts.append([size for _, size in own])
-            tasks += [partial(_named, member, task) for task, _ in own]
-        if n_threads == 1:
-            checksums: Iterator[int] = iter([task() for task in tasks])
-        else:  # checksums, inflating, and most of the copying, leave the interpreter to others
-            with ThreadPoolExecutor(n_threads) as readers:
-                checksums = iter(list(readers.map(lambda task: task(), tasks)))
-    joined = devices.CPU.backend("crc32").joined
-    for member, sizes in zip(wanted, parts, strict=True):
-        of_parts = [(next(checksums), size) for size in sizes]
-        if reduce(lambda crc, part: joined(crc, *part), of_parts, 0) != member.CRC:
+            tasks += [partial(_named, member, task) for task in own]
+        # checksums, inflating, and most of the copying, leave the interpreter to others
+        side_by_side = map if n_threads == 1 else opened.enter_context(ThreadPoolExecutor(n_threads)).map
+        list(side_by_side(lambda task: task(), tasks))
+        checksums = list(side_by_side(zlib.crc32, found))
+    for member, checksum in zip(wanted, checksums, strict=True):
+        if checksum != member.CRC:
             raise ValueError(f"member {member.filename}: does not match its checksum, CRC-32. The file is damaged")
     return found
 
 
-def _named(member: zipfile.ZipInfo, task: Callable[[], int]) -> int:
+def _named(member: zipfile.ZipInfo, task: Callable[[], object]) -> None:
     with naming(f"member {member.filename}"):
-        return task()
+        task()
 
 
 def _tasks(
     file: BinaryIO, member: zipfile.ZipInfo, archive: zipfile.ZipFile, n_threads: int, opened: ExitStack
-) -> tuple[np.ndarray, list[tuple[Callable[[], int], int]]]:
-    """Memory for a member's bytes, and what fills it: functions that return the checksum of a part, and its length.
-
-    `opened` gets what is to be closed then.
-    """
+) -> tuple[np.ndarray, list[Callable[[], object]]]:
+    """Memory for a member's bytes, and functions that fill its parts. `opened` gets what is to be closed then."""
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError(f"must be stored or deflated, as NumPy does; got compression method {member.compress_type}")
     if member.file_size > MOST_INFLATION * (member.compress_size + 1):
@@ -106,18 +99,17 @@ def _tasks(
         # before any is read: Python 3.12 and 3.13 open a member where a thread that reads another one has left the file
         # (python/cpython#128258)
         packed = opened.enter_context(archive.open(member))
-        return content, [(partial(_inflate, packed, member, content), content.size)]
+        return content, [partial(_inflate, packed, content)]
     begin = begin_of(member, partial(_header, file), os.fstat(file.fileno()).st_size)
     n_parts = max(1, min(4 * n_threads if n_threads > 1 else 1, content.size // PART))
     ends = [content.size * k // n_parts for k in range(n_parts + 1)]
     return content, [
-        (partial(_read, file, begin + first, content[first:last]), last - first)
-        for first, last in zip(ends[:-1], ends[1:], strict=True)
+        partial(_read, file, begin + first, content[first:last]) for first, last in zip(ends[:-1], ends[1:], strict=True)
     ]
 
 
-def _inflate(packed: IO[bytes], member: zipfile.ZipInfo, content: np.ndarray) -> int:
-    """Unpack an opened member; its checksum, which zipfile compares."""
+def _inflate(packed: IO[bytes], content: np.ndarray) -> None:
+    """Unpack an opened member."""
     memory = memoryview(content)  # archive.read would hold it twice
     n_read = 0
     while n_read < len(memory) and (block := packed.read(min(_BLOCK, len(memory) - n_read))):
@@ -125,18 +117,12 @@ def _inflate(packed: IO[bytes], member: zipfile.ZipInfo, content: np.ndarray) ->
         n_read += len(block)
     if n_read < len(memory) or packed.read(1):
         raise ValueError(f"promises {len(memory)} bytes, but holds {n_read if n_read < len(memory) else 'more'}")
-    return member.CRC
 
 
-def _read(file: BinaryIO, begin: int, content: np.ndarray) -> int:
-    """Fill `content` with what stands in the file from `begin` on; its checksum."""
-    checksum, crc32 = 0, devices.CPU.backend("crc32").crc32
-    for first in range(0, content.size, _BLOCK):
-        block = content[first : first + _BLOCK]
-        if read_at(file, block, begin + first) < block.size:
-            raise ValueError("is cut. The file is damaged")
-        checksum = crc32(block, checksum)
-    return checksum
+def _read(file: BinaryIO, begin: int, content: np.ndarray) -> None:
+    """Fill `content` with what stands in the file from `begin` on."""
+    if read_at(file, content, begin) < content.size:
+        raise ValueError("is cut. The file is damaged")
 
 
 def _header(file: BinaryIO, begin: int, n_bytes: int) -> bytes:
@@ -217,7 +203,6 @@ class _Content:
     def __init__(self, file: BinaryIO, member: zipfile.ZipInfo):
         self._file, self._member = file, member
         self._held: list[np.ndarray] | None = []
-        self._crc32 = devices.CPU.backend("crc32").crc32
         self.checksum = self.size = 0
 
     def write(self, content: bytes) -> int:
@@ -229,7 +214,7 @@ class _Content:
             self._held = None
         for first in range(0, len(content), BLOCK):  # in the cache when it is written
             block = np.frombuffer(content, np.uint8, min(BLOCK, len(content) - first), first)
-            self.checksum = self._crc32(block, self.checksum)
+            self.checksum = zlib.crc32(block, self.checksum)
             if self._held is None:
                 self._file.write(block)
             else:

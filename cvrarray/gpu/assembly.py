@@ -8,8 +8,7 @@ import numpy as np
 from ..core.tables import Sources
 from . import sorting
 from .compiler import Kernel
-from .launches import blocks
-from .transposed import strided
+from .launches import blocks, strided
 from .words import WORDS, as_words
 
 BLOCK = 256

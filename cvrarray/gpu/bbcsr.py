@@ -20,14 +20,11 @@ from . import (
     left_in_l2,
     prefix,
     rows_as_entries,
-    shared_memory,
     short_rows,
-    transposed,
 )
-from .autotune import autotuned
 from .bbcsr_lengths import Lengths
 from .bbcsr_reads import reads_alike, reads_apart
-from .bbcsr_tables import BLOCK, SHAPES, as_struct, is_wide, mean_blocks, n_slots, threads
+from .bbcsr_tables import BLOCK, as_struct, is_wide, mean_blocks, n_slots, threads
 from .captures import synchronize
 from .compiler import LONG_ROWS_OF_X, ROWS_OF_X, STORED, Kernel
 from .launches import NULL, argument, blocks, in_columns, scaling, struct
@@ -52,7 +49,7 @@ THREADS_NEAR = 512
 
 
 def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
-    """Blocks in flight in a narrow and in a wide bin, measured on an H200: see ``docs/decisions/0003-gpu-products.md``.
+    """Blocks in flight in a narrow and in a wide bin, measured on an H200: see ``docs/measurements/gpu-products.md``.
 
     More of them hide more latency, but widen the part of `x` that a multiprocessor's warps read at a time. Where rows
     are long and their columns far apart (`is_far`), only few keep that part in cache.
@@ -136,32 +133,6 @@ MATVEC = Kernel(
     lambda value, product, index, size, alike, sharers, holes, threads, kept, at_once: (
         value, product, index, mask_dtype(size), size, unroll(size, product.itemsize, False)[0],
         alike or unroll(size, product.itemsize, False)[1], holes, sharers, threads, kept, at_once,
-    ),
-)  # fmt: skip
-TRANSPOSED = Kernel(
-    "bbcsr_transposed",
-    "bbcsr_transposed",
-    [
-        (*dtypes, *shape, transposed.ADD, floats)
-        for dtypes in STORED
-        for shape in SHAPES
-        for floats in dict.fromkeys((False, transposed.may_be_floats(dtypes[1])))
-    ]
-    + [(*dtypes, *SHAPES[0], transposed.COUNT, False) for dtypes in transposed.ROUNDED],
-    lambda value, product, index, size, holes, step, floats: (
-        value, product, index, mask_dtype(size), size, holes, step, BLOCK // WARP, floats,
-    ),
-)  # fmt: skip
-TRANSPOSED_FINISH = Kernel(
-    "bbcsr_transposed",
-    "bbcsr_transposed_finish",
-    [
-        (*dtypes, *shape, k % 2 == 0 and transposed.may_be_floats(dtypes[1]))
-        for dtypes in STORED
-        for k, shape in enumerate(SHAPES)
-    ],
-    lambda value, product, index, size, holes, floats: (
-        value, product, index, mask_dtype(size), size, holes, transposed.BLOCK // WARP, floats,
     ),
 )  # fmt: skip
 
@@ -369,31 +340,6 @@ def product_by_columns(tables: BBCSRTables, dtype: np.dtype) -> Callable[[int], 
 def rows_read(tables: BBCSRTables, row_bytes: int) -> cupy.ndarray | None:
     """See :func:`.rows_read.rows_read`. Holes are multiplied too, in blocks of any columns."""
     return None if tables.present is not None else found_rows(tables, row_bytes, to_csr)
-
-
-def product_transposed(tables: BBCSRTables, dtype: np.dtype) -> Run:
-    """``run(x, y, alpha, beta)``, which does ``y = alpha * A.T @ x + beta * y``; x (n_rows,) and y (n_cols,)."""
-    t, size = tables, tables.block_size
-    bins, grid = as_struct(t), blocks(t.col_base.size * WARP, BLOCK)
-    how = distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, t.present is not None
-
-    def scatter(found, x, sums):
-        found(grid, (BLOCK,), (bins, x, sums))
-
-    @cache
-    def finishing(floats):
-        return TRANSPOSED_FINISH(*how, floats)
-
-    def finish(floats, x, sums, y, alpha, beta, form):
-        transposed.cooperative(finishing(floats), bins, x, sums, y, alpha, beta, form)
-
-    passes = transposed.Passes(lambda sums: scatter(TRANSPOSED(*how, transposed.COUNT, False), NULL, sums), finish)
-    sums = transposed.ColumnSums(passes, distinct.different(t.data, t.distinct), t.shape[1], dtype)
-    plain = sums.product(partial(scatter, TRANSPOSED(*how, transposed.ADD, sums.floats)))
-    if size > 1 or t.present is not None:
-        return plain
-    by_segments = partial(shared_memory.product_transposed_by_segments, t, sums, as_struct)
-    return autotuned(n_slots(t), t.shape[1], plain, by_segments)
 
 
 def fill(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, values: cupy.ndarray) -> None:

@@ -1,7 +1,7 @@
 """``A @ X`` with BBCSR on the GPU, where columns of X are contiguous: X in Fortran order, or some of its rows and columns.
 
 The kernel reads X as it is. It pays where the rows of a bin read neighbouring numbers of a column and X has few columns;
-elsewhere a copy of X in C order does: ``docs/decisions/0010-gpu-matrix-and-transposed.md``.
+elsewhere a copy of X in C order does: ``docs/measurements/matrix-products.md``.
 """
 
 from __future__ import annotations

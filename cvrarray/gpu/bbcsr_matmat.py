@@ -1,13 +1,13 @@
 """``A @ X`` with BBCSR on the GPU: which kernel multiplies, and how lanes and warps share rows of A and of X.
 
-``docs/decisions/0010-gpu-matrix-and-transposed.md`` has the reasons, and the kernels' files say what each does.
+``docs/measurements/matrix-products.md`` has the reasons, and the kernels' files say what each does.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import cupy
@@ -15,15 +15,14 @@ import numpy as np
 
 from ..core import matmat_kernels
 from ..core.arrays import Run
-from ..core.matmat_kernels import LINE, LOAD, MATRIX_LANES, TURN_LANES, Tiles
+from ..core.matmat_kernels import LOAD, MATRIX_LANES, TURN_LANES, Tiles
 from ..core.tables import WARP, BBCSRTables, mask_dtype
-from . import distinct, transposed, uneven_rows
+from . import distinct, plan, uneven_rows
 from .bbcsr_lengths import Lengths
-from .bbcsr_reads import reads_apart, reads_near, spread
 from .bbcsr_tables import SHAPES, as_struct, n_slots, slot_bytes
-from .compiler import PRODUCTS, STORED, Coded, Kernel, allowed, constant
-from .launches import NULL, Struct, argument, blocks, matrix_grid, matrix_width, scaling, struct, vector_width
-from .properties import attribute, gpu, has_asynchronous_copies, has_copy_engine, processors
+from .compiler import STORED, Coded, Kernel, allowed, constant
+from .launches import Struct, argument, blocks, matrix_grid, matrix_width, scaling, struct, vector_width
+from .properties import attribute, has_copy_engine, processors
 from .streams import PerStream
 from .uneven_rows import BLOCK, Pieces, Schedule
 
@@ -32,39 +31,17 @@ ENOUGH_TILES = 1800, 2400
 #: Blocks that a group has at least where it multiplies several together.
 LONG_ENOUGH = 8
 #: Where lanes share a row of single columns, it has several groups of them, of LEAST_ENTRIES entries each, where all rows have
-#: no more threads than these a multiprocessor: all are under way at once. The second number is for rows that are long, read
-#: what others do, and have no more lanes than a warp, where a lane has several vectors: such a warp finds more of X in L1.
-ENOUGH_THREADS, LEAST_ENTRIES = (1024, 3000), 2
-#: Rows that are many, quite a few, or at least not few, and entries of one that is long; nonzeros a column from which rows of X
-#: are reused much.
-MANY_ROWS, MORE_ROWS, SOME_ROWS, LONG_ROWS, REUSED = 50_000, 30_000, 12_000, 30, 12
-#: Entries of a row up to which, of MORE_ROWS, four lanes share a row of X of up to 16 vectors, and from which, of fewer than
-#: MANY_ROWS, all lanes of a warp share one of WIDE vectors or more. What is read of X at a time is the longer for it, and so
-#: is each row's part. Not where rows have about as many entries, EVEN times the mean at most, and read X apart.
-FEW_ENTRIES, MANY_ENTRIES, WIDE, EVEN = 6, 10, 64, 2
-#: Narrow vectors of a row of X that one lane has, where rows have fewer entries than the first number, or the second or more
-#: and there are at most so many rows. So many of the vectors are under way, at least and at most.
-OF_ONE_LANE, ONE_LANE_ROWS, FEW_ROWS, ONE_LANE_LOADS = (3, 5), (12, 64), 8_000, (12, 20)
-#: The same where rows are near each other: narrow vectors, and others, of many rows, and of fewer rows; groups of columns over
-#: entries (:func:`.bbcsr_reads.reads_near`), and where many rows have no more than OF_ONE_LANE columns.
-NEAR_OF_ONE_LANE, NEAR_OF_FEW_ROWS, NEAR = ((3, 5, 7), (3, 5)), ((5,), ()), (0.4, 0.8)
-#: Groups of columns over entries up to which rows of A share rows of X.
-SHARED = 0.8
-#: Vectors of a row of X for which a group of a power of two, one a lane, has lanes without any. Where rows are short, or so
-#: many, two or four lanes have two to four vectors instead.
-ODD, ODD_ROWS = (5, 6, 7), 120_000
-#: Thread blocks have NEAR_WARPS where a row of X has WIDE vectors or more, rows of A NEAR_ENTRIES or more, and those of a bin
-#: read other rows of X at a time, but of NEAR_GROUPS of columns over entries at most: then more of them meet in L1.
-NEAR_WARPS, NEAR_ENTRIES, NEAR_GROUPS = 8, 20, 0.6
-WARPS = BLOCK // WARP  #: of other thread blocks
+#: no more threads than these a multiprocessor: all are under way at once. The second number is for rows of LONG_ROWS entries or
+#: more that have no more lanes than a warp, where a lane has several vectors: such a warp finds more of X in L1.
+ENOUGH_THREADS, LEAST_ENTRIES, LONG_ROWS = (1024, 3000), 2, 30
+#: Single columns: rows that are many; vectors of a lane, at most; vectors of a row of X up to which a warp may take the rows of
+#: a bin in turns.
+MANY_ROWS, MOST_VECTORS, MOST_OF_TURNS = 50_000, 4, 8
 #: A long row is cut in pieces. For each a thread block loads rows of X about PIECE_ROUNDS times, or as many times more as keep
 #: the pieces of a row fewer than their steps.
 PIECE_ROUNDS = 8
 #: Where block rows are uneven, they have no more warps than UNEVEN_WARPS a multiprocessor.
 UNEVEN_WARPS = 20
-#: Where a copy engine brings a warp's next tables, a thread block has COPYING_WARPS, and a multiprocessor ALL_COPYING_WARPS.
-COPYING_WARPS, ALL_COPYING_WARPS = constant("bbcsr_matmat_short.cu", "PER_BLOCK"), 32
-AHEAD = constant("bbcsr_matmat_staged.cu", "AHEAD")  #: steps that tables are, where they go through shared memory
 #: Where thread blocks walk over neighbouring rows, HELD bins are in shared memory, beside WALK_OWN bytes.
 WALK_THREADS, WALK_OWN, HELD = 1024, 4096, constant("bbcsr_matmat_walk.cu", "HELD")
 #: Lanes, vectors of each and steps under way there: of X with so many vectors a row, and with twice as many or a multiple of
@@ -72,9 +49,8 @@ WALK_THREADS, WALK_OWN, HELD = 1024, 4096, constant("bbcsr_matmat_walk.cu", "HEL
 WALK_LAYOUTS = (8, 1, 8), (8, 2, 4)
 LEAST_BINS, MOST_BINS, PIECE_NNZ = 4, 16, 1600
 EACH_BIN = 0.01  #: Of the time, that a piece of another number of bins has to save for each bin of the difference.
-TILES_AT_ONCE = 4  #: of which thread blocks walk, at most, where X is not large
-#: Where rows of a bin read other parts of X each: of so many lines of one column.
-FAR_APART = 4
+#: Tiles of which thread blocks walk at a time, at most, where a part of L2 holds X; elsewhere one.
+TILES_AT_ONCE, L2_FOR_X = 4, 0.75
 
 
 def blocks_under_way(block_size: int, vectors: int) -> int:
@@ -88,56 +64,37 @@ MATMAT = Kernel(
     "bbcsr_matmat",
     "bbcsr_matmat",
     [
-        (value, product, *shape, *layout, offset, False, is_cut)
+        (value, product, *shape, *layout, offset, is_cut)
         for value, product in STORED
         for shape, layout, offset, is_cut in zip(
             SHAPES,
             ((1, 1, 1), (8, vector_width(product), 2), (4, 1, 1), (8, vector_width(product), 1)),
             ("uint32", "uint32", "uint32", "uint64"),
-            (True, False, False, True),
+            (False, False, False, True),
             strict=True,
         )
-    ]
-    + [(*dtypes, "int32", 1, False, 8, vector_width(dtypes[1]), 1, "uint32", True, True) for dtypes in transposed.ROUNDED],
-    lambda value, product, index, size, holes, lanes, width, vectors, offset, dots, is_cut: (
+    ],
+    lambda value, product, index, size, holes, lanes, width, vectors, offset, is_cut: (
         value, product, index, mask_dtype(size), size, holes, lanes, width, vectors, blocks_under_way(size, lanes * vectors),
-        offset, dots, is_cut,
+        offset, is_cut,
     ),
 )  # fmt: skip
 MATMAT_BLOCKS = Kernel(
     "bbcsr_matmat",
     "bbcsr_matmat_blocks",
     [
-        (value, product, *shape, lanes, vector_width(product) if lanes < MATRIX_LANES else 1, *how, False, is_cut)
+        (value, product, *shape, lanes, vector_width(product) if lanes < MATRIX_LANES else 1, *how, is_cut)
         for value, product in STORED
         for shape, lanes, how, is_cut in zip(
             SHAPES[1:], (8, 2, 16), ((2, 2, 1), (1, 8, 2), (4, 1, 1)), (True, False, True), strict=True
         )
-    ]
-    + [(*dtypes, "int32", 3, False, 8, vector_width(dtypes[1]), 1, 2, 1, True, True) for dtypes in transposed.ROUNDED],
-    lambda value, product, index, size, holes, lanes, width, vectors, sharers, together, dots, is_cut: (
-        value, product, index, mask_dtype(size), size, holes, lanes, width, vectors, sharers, together, dots, is_cut,
+    ],
+    lambda value, product, index, size, holes, lanes, width, vectors, sharers, together, is_cut: (
+        value, product, index, mask_dtype(size), size, holes, lanes, width, vectors, sharers, together, is_cut,
     ),
     # of sums and rows of X that nearly fit these, the compiler would take a few more, and one thread block fewer have room
-    lambda value, product, index, size, holes, lanes, width, vectors, sharers, together, dots, is_cut: (
-        128 if product == np.float32 and size * vectors == 12 and not (holes or dots or is_cut) else None
-    ),
-)  # fmt: skip
-MATMAT_STAGED = Kernel(
-    "bbcsr_matmat_staged",
-    "bbcsr_matmat_staged",
-    [
-        (value, product, index, size, lanes, vector_width(product), vectors, sharers, offset)
-        for value, product in PRODUCTS
-        if np.dtype(value).itemsize == matmat_kernels.STAGED_BYTES
-        for index, size, lanes, vectors, sharers, offset in (
-            ("int32", 6, 8, 1, 1, "uint32"),
-            ("int64", 7, 16, 2, 1, "uint64"),
-            ("int32", 8, 8, 1, 4, "uint32"),
-        )
-    ],
-    lambda value, product, index, size, lanes, width, vectors, sharers, offset: (
-        value, product, index, mask_dtype(size), size, lanes, width, vectors, sharers, offset,
+    lambda value, product, index, size, holes, lanes, width, vectors, sharers, together, is_cut: (
+        128 if product == np.float32 and size * vectors == 12 and not (holes or is_cut) else None
     ),
 )  # fmt: skip
 MATMAT_ROWS = Kernel(
@@ -147,32 +104,19 @@ MATMAT_ROWS = Kernel(
         (value, product, *how)
         for value, product in STORED
         for how in (
-            ("int32", 1, vector_width(product), 1, 8, 4, False, False, "uint32", WARPS),
-            ("int32", 4, 1, 1, 4, 8, False, True, "uint32", WARPS),
-            ("int64", 8, vector_width(product), 4, 1, 8, False, True, "uint64", WARPS),
-            ("int32", 16, vector_width(product), 3, 2, 8, True, False, "uint32", WARPS),
-            ("int32", WARP, vector_width(product), 2, 1, 8, False, False, "uint32", WARPS),
-            ("int32", 16, vector_width(product), 4, 1, 8, False, False, "uint32", NEAR_WARPS),
-            ("int32", 1, 1, 5, 16, 12, False, False, "uint32", WARPS),
-            ("int32", 1, vector_width(product), 3, 1, 12, False, False, "uint32", WARPS),
+            ("int32", 1, vector_width(product), 1, 8, 4, False, False, "uint32"),
+            ("int32", 4, 1, 1, 4, 8, False, True, "uint32"),
+            ("int64", 8, vector_width(product), 4, 1, 8, False, True, "uint64"),
+            ("int32", 16, vector_width(product), 3, 2, 8, True, False, "uint32"),
+            ("int32", WARP, vector_width(product), 1, 1, 8, False, False, "uint32"),
+            ("int32", 1, 1, 3, 1, 12, False, False, "uint32"),
+            ("int32", 2, vector_width(product), 4, 1, 8, True, False, "uint32"),
         )
     ],
-    lambda value, product, index, lanes, width, vectors, sharers, loads, is_part, is_cut, offset, warps: (
-        value, product, index, mask_dtype(1), lanes, width, vectors, sharers, loads, is_part, is_cut, offset, warps,
+    lambda value, product, index, lanes, width, vectors, sharers, loads, is_part, is_cut, offset: (
+        value, product, index, mask_dtype(1), lanes, width, vectors, sharers, loads, is_part, is_cut, offset,
     ),
 )  # fmt: skip
-MATMAT_SHORT = Kernel(
-    "bbcsr_matmat_short",
-    "bbcsr_matmat_short",
-    [
-        (value, product, "int32", lanes, vector_width(product), is_wide)
-        for value, product in STORED
-        for lanes, is_wide in ((1, False), (4, True))
-        if slot_bytes(value) + (4 if is_wide else 2) <= matmat_kernels.COPIED_BYTES
-    ],
-    lambda value, product, index, lanes, width, is_wide: (value, product, index, mask_dtype(1), lanes, width, is_wide),
-)
-
 MATMAT_WALK = Kernel(
     "bbcsr_matmat_walk",
     "bbcsr_matmat_walk",
@@ -220,36 +164,27 @@ class Asked(NamedTuple):
         return matmat_kernels.BlockRows(self.lengths.n_block_rows, self.lengths.mean, self.lengths.most)
 
     @property
-    def x(self) -> matmat_kernels.RowOfX:
-        return matmat_kernels.RowOfX(self.n_vectors, self.width * self.dtype.itemsize)
+    def load(self) -> int:
+        """Bytes of a vector load of X."""
+        return self.width * self.dtype.itemsize
 
 
 class MatrixKernel(NamedTuple):
-    """A kernel of ``A @ X``, its grid, the structure that it has after the bins, if any, and arguments after those of all."""
+    """A kernel of ``A @ X``, its grid, and the structure that it has after the bins."""
 
     function: cupy.cuda.Function
     grid: tuple[int, int, int]
-    structure: Pieces | Walk | None = None
-    last: tuple[Any, ...] = ()
+    structure: Pieces | Walk
     threads: int = BLOCK  # of a thread block
 
     def of(self, bins: Struct, k: int) -> Run:
         """``run(x, y, alpha, beta)`` for `k` columns: what is left to each launch."""
-        launch, grid, threads, last = self.function, self.grid, (self.threads,), self.last
-        n_columns, structure = argument(np.int64(k)), self.structure
-        shared_bytes = 0 if structure is None else structure.shared_bytes
-        if structure is not None and structure.plain is None:
-            take = structure.take
+        launch, grid, threads, structure = self.function, self.grid, (self.threads,), self.structure
+        n_columns, plain, shared_bytes = argument(np.int64(k)), structure.plain, structure.shared_bytes
 
-            def run(x, y, alpha, beta):
-                own, _sums = take()  # which live until the launch
-                launch(grid, threads, (bins, own, n_columns, x, y, *scaling(alpha, beta), *last), shared_bytes)
-
-        else:
-            first = (bins, n_columns) if structure is None else (bins, structure.plain, n_columns)
-
-            def run(x, y, alpha, beta):
-                launch(grid, threads, (*first, x, y, *scaling(alpha, beta), *last), shared_bytes)
+        def run(x, y, alpha, beta):
+            own, _sums = (plain, None) if plain is not None else structure.take()  # which live until the launch
+            launch(grid, threads, (bins, own, n_columns, x, y, *scaling(alpha, beta)), shared_bytes)
 
         return run
 
@@ -273,7 +208,9 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
 
     @cache
     def prepared(k, width):
-        return kernel(Asked(tables, lengths, dtype, k, width)).of(bins, k)
+        found = candidates(Asked(tables, lengths, dtype, k, width))
+        ways = [plan.Candidate(name, lambda make=make: make().of(bins, k)) for name, make in found.items()]
+        return plan.fastest(ways, tables.bin_rowptr, ("A @ X", dtype, k, width))
 
     def run(x, y, alpha, beta):
         k = x.shape[1]
@@ -282,45 +219,90 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
     return run
 
 
-def kernel(asked: Asked) -> MatrixKernel:
-    """The one that multiplies."""
-    if takes_lines(asked):
-        return _kernel_of_turns(asked, in_lines=True)
+def candidates(asked: Asked) -> dict[str, Callable[[], MatrixKernel]]:
+    """The kernels that may multiply, by name: each adds up a row in the same order. First products take the first.
+
+    Groups that share a row, and pieces of long rows, add up in an order of their own. So there is one candidate then.
+    """
+    if asked.t.block_size > 1:
+        return {"blocks": lambda: _kernel_of_blocks(asked)}
+    layouts = rows_layouts(asked.n_vectors, asked.t.shape[0])
+    sharers = rows_sharers(asked, layouts[0])
+    if sharers > 1 or asked.lengths.most > _longest(asked):
+        return {_name(layouts[0]): lambda: _kernel_of_rows(asked, layouts[0], sharers)}
+    found = {_name(layout): partial(_kernel_of_rows, asked, layout, 1) for layout in layouts}
+    if asked.n_vectors <= MOST_OF_TURNS:
+        found["turns"] = partial(_kernel_of_turns, asked)
     if walks(asked):
-        return _walking_kernel(asked)
-    of_one = has_one_lane(asked)
-    if takes_copies(asked) and not (of_one and asked.x.load < LOAD // 2):
-        return _kernel_of_short_rows(asked)
-    if of_one or takes_lanes(asked):
-        return _kernel_of_lanes(asked, of_one)
-    return _staged_kernel(asked) or _matrix_kernel(asked)
+        found["walk"] = partial(_walking_kernel, asked)
+    first = _name(layouts[0])
+    if "walk" in found and matmat_kernels.walks_first(asked.rows):
+        first = "walk"
+    elif matmat_kernels.takes_turns_first(asked.rows, asked.n_vectors):
+        first = "turns"
+    return {first: found.pop(first), **found}
 
 
-def product_with_dots(tables: BBCSRTables, x: cupy.ndarray, y: cupy.ndarray) -> tuple[Callable[[], None], cupy.ndarray]:
-    """``run()``, which does ``Y = A @ X`` for a square A, and leaves sums (m, k) of ``conj(X) * Y`` over some rows each,
-    real parts in double precision; X and Y (n, k) are of a dtype that is rounded. The sums are the second result.
+def _name(layout: tuple[int, int]) -> str:
+    return "rows {}x{}".format(*layout)
+
+
+def rows_layouts(n_vectors: int, n_rows: int) -> list[tuple[int, int]]:
+    """Lanes that share a row of single columns, and the vectors that each has of a row of X, of `n_vectors`.
+
+    A tile of 8 vectors is a cache line of a row of X: L2 holds more of X then. A row of X of no whole lines is one tile where
+    lanes have room for it, as tiles would begin anywhere in a line. Few rows have more lanes, to keep the device busy.
     """
-    dtype, k = y.dtype, x.shape[1]
-    multiply = _matrix_kernel(Asked(tables, Lengths(tables), dtype, k, matrix_width(k, x, y)), has_dots=True)
-    dots, bins = cupy.zeros((multiply.grid[0] * BLOCK // WARP, k)), as_struct(tables)
-    run = multiply._replace(last=(dots,)).of(bins, k)
-    return lambda: run(x, y, dtype.type(1), dtype.type(0)), dots
+    if n_vectors <= 4:
+        whole = 1 << (n_vectors - 1).bit_length(), 1
+        return [whole, (1, 3)] if n_vectors == 3 else [whole]
+    if n_vectors <= 8:
+        return [(4, 2), (8, 1), (2, -(-n_vectors // 2))]
+    if n_vectors <= 12:
+        return [(4, 3), (8, 2)]
+    if n_vectors % WARP:
+        fitting = next((lanes for lanes in (8, 16, WARP) if lanes * MOST_VECTORS >= n_vectors), 8)
+        found = [(lanes, -(-n_vectors // (lanes * -(-n_vectors // (lanes * MOST_VECTORS))))) for lanes in (fitting, 8)]
+        return list(dict.fromkeys([*found, (8, 1)]))
+    wide, narrow = ((16, 4), (WARP, 2)) if n_vectors > WARP else ((8, 4), (16, 2))
+    found = [wide, narrow] if n_rows >= MANY_ROWS else [narrow, wide]
+    return list(dict.fromkeys([*found, (8, 4), (8, 1)]))
 
 
-def _matrix_kernel(asked: Asked, has_dots: bool = False) -> MatrixKernel:
-    """Where groups of lanes have a block row, or warps a bin. Its last argument is a null pointer, or where sums go that
-    `has_dots` asks for.
-    """
+def rows_sharers(asked: Asked, layout: tuple[int, int]) -> int:
+    """Groups that share a row of single columns: several where one each would leave threads of the device idle."""
+    (lanes, vectors), mean = layout, asked.lengths.mean
+    n_threads = asked.t.shape[0] * lanes * -(-asked.n_vectors // (lanes * vectors))
+    sharers = 1
+    while 2 * sharers * lanes <= BLOCK and 2 * sharers * LEAST_ENTRIES <= mean:
+        is_more = mean >= LONG_ROWS and vectors > 1 and 2 * sharers * lanes <= WARP
+        if 2 * sharers * n_threads > ENOUGH_THREADS[is_more] * processors():
+            break
+        sharers *= 2
+    return sharers
+
+
+def _kernel_of_rows(asked: Asked, layout: tuple[int, int], sharers: int) -> MatrixKernel:
+    """Where lanes share rows of single columns, or one lane has a row of X."""
+    (t, _, dtype, _, width), n_vectors, (lanes, vectors) = asked, asked.n_vectors, layout
+    tiles, is_part = -(-n_vectors // (lanes * vectors)), vectors > 1 and n_vectors < lanes * vectors
+    loads = max(4 if lanes * vectors <= 4 else 8, vectors * LOAD // asked.load if vectors > 1 else 0)
+    pieces = _pieces(asked, WARP, lanes * vectors / loads, tiles, (1, lanes * width * vectors))
+    (n_blocks,) = blocks(t.col_base.size * WARP * lanes * sharers, BLOCK)
+    how = asked.stored, dtype, t.col_wide.dtype, lanes, width, vectors, sharers, loads, is_part, pieces.n > 0, _offset(asked)
+    return MatrixKernel(MATMAT_ROWS(*how), matrix_grid(pieces.n + n_blocks, tiles), pieces)
+
+
+def _kernel_of_blocks(asked: Asked) -> MatrixKernel:
+    """Where groups of lanes have a block row, or warps a bin."""
     tiles = matmat_kernels.tiles_of_groups(asked.t.block_size, asked.k, asked.width, asked.t.col_base.size)
-    if tiles is not None:
-        return _kernel_of_groups(asked, tiles, has_dots)
-    return _kernel_of_turns(asked, has_dots)
+    return _kernel_of_turns(asked) if tiles is None else _kernel_of_groups(asked, tiles)
 
 
-def _kernel_of_groups(asked: Asked, of: Tiles, has_dots: bool) -> MatrixKernel:
+def _kernel_of_groups(asked: Asked, of: Tiles) -> MatrixKernel:
     """Where groups of lanes have a block row."""
     (lanes, width, vectors, tiles), lengths, size = of, asked.lengths, asked.t.block_size
-    sharers, schedule = matmat_kernels.sharers(asked.block_rows, of, gpu()), None
+    sharers, schedule = matmat_kernels.sharers(asked.block_rows, of, processors()), None
     is_uneven = sharers == 0
     if is_uneven:
         sharers, schedule = 1, uneven_rows.evened_out(lengths.block_rows, lanes, tiles, UNEVEN_WARPS * WARP * processors())
@@ -334,25 +316,23 @@ def _kernel_of_groups(asked: Asked, of: Tiles, has_dots: bool) -> MatrixKernel:
     )
     n_groups = lengths.n_block_rows * sharers if pieces.share is None else pieces.share.size
     return MatrixKernel(
-        MATMAT_BLOCKS(*_how(asked), lanes, width, vectors, sharers, together, has_dots, is_uneven),
+        MATMAT_BLOCKS(*_how(asked), lanes, width, vectors, sharers, together, is_uneven),
         matrix_grid(pieces.n + blocks(n_groups * lanes, BLOCK)[0], tiles),
         pieces,
-        (NULL,),
     )
 
 
-def _kernel_of_turns(asked: Asked, has_dots: bool = False, in_lines: bool = False) -> MatrixKernel:
-    """Where warps have a bin, and take its rows in turns, maybe a line of X each."""
+def _kernel_of_turns(asked: Asked) -> MatrixKernel:
+    """Where warps have a bin, and take its rows in turns."""
     n_bins, n_vectors = asked.t.col_base.size, asked.n_vectors
-    lanes, vectors = (TURN_LANES, 1) if in_lines else turns_layout(n_bins, n_vectors)
+    lanes, vectors = turns_layout(n_bins, n_vectors)
     tiles = -(-n_vectors // (lanes * vectors))
     step = WARP / blocks_under_way(asked.t.block_size, lanes * vectors)
     pieces = _pieces(asked, 1, step, tiles, (lanes, WARP * asked.width * vectors))
     return MatrixKernel(
-        MATMAT(*_how(asked), lanes, asked.width, vectors, _offset(asked), has_dots, pieces.n > 0),
+        MATMAT(*_how(asked), lanes, asked.width, vectors, _offset(asked), pieces.n > 0),
         matrix_grid(pieces.n + blocks(n_bins * WARP, BLOCK)[0], tiles),
         pieces,
-        (NULL,),
     )
 
 
@@ -362,61 +342,13 @@ def _how(asked: Asked) -> tuple[Any, ...]:
     return asked.stored, asked.dtype, t.col_wide.dtype, t.block_size, t.present is not None
 
 
-def _staged_kernel(asked: Asked) -> MatrixKernel | None:
-    """Where tables go through shared memory; None where they should not."""
-    (t, lengths, dtype, k, width), stored, size = asked, asked.stored, asked.t.block_size
-    if isinstance(stored, Coded) or t.present is not None or not has_asynchronous_copies():
-        return None
-    tiles = matmat_kernels.tiles_of_staged(size, stored.itemsize, k, width)
-    if tiles is None or staged_bytes(size, tiles.lanes) > 48 << 10 or lengths.most * size * WARP >= 1 << 31:
-        return None
-    sharers = matmat_kernels.sharers(asked.block_rows, tiles, gpu())
-    if not sharers:
-        return None
-    return MatrixKernel(
-        MATMAT_STAGED(stored, dtype, t.col_wide.dtype, size, tiles.lanes, width, tiles.vectors, sharers, _offset(asked)),
-        matrix_grid(-(-lengths.n_block_rows * sharers * tiles.lanes // BLOCK), tiles.tiles),
-    )
-
-
-def staged_bytes(size: int, lanes: int) -> int:
-    """Of shared memory that a thread block of ``bbcsr_matmat_staged`` takes."""
-    values = 16 * (-(-size * size * matmat_kernels.STAGED_BYTES // 16) | 1)
-    return BLOCK // lanes * (AHEAD + 1) * (values + 8)
-
-
-def _kernel_of_lanes(asked: Asked, of_one: bool) -> MatrixKernel:
-    """Where lanes share rows of single columns, or one lane has a row of X."""
-    (t, lengths, dtype, _, width), n_vectors = asked, asked.n_vectors
-    reads = Reads(of_one, t.nnz >= REUSED * t.shape[1], are_apart(asked), are_near(asked))
-    lanes, vectors, sharers, loads = rows_layout(t.shape[0], lengths.mean, n_vectors, asked.x.load, reads)
-    tiles, is_part = -(-n_vectors // (lanes * vectors)), vectors > 1 and n_vectors < lanes * vectors
-    pieces = _pieces(asked, WARP, lanes * vectors / loads, tiles, (1, lanes * width * vectors))
-    warps = NEAR_WARPS if sharers == 1 and not pieces.n and share_parts(asked) else WARPS
-    (n_blocks,) = blocks(t.col_base.size * WARP * lanes * sharers, warps * WARP)
-    how = asked.stored, dtype, t.col_wide.dtype
-    return MatrixKernel(
-        MATMAT_ROWS(*how, lanes, width, vectors, sharers, loads, is_part, pieces.n > 0, _offset(asked), warps),
-        matrix_grid(pieces.n + n_blocks, tiles),
-        pieces,
-        threads=warps * WARP,
-    )
-
-
-def _kernel_of_short_rows(asked: Asked) -> MatrixKernel:
-    """Where a warp's next tables are copied meanwhile."""
-    t, warps, lanes = asked.t, COPYING_WARPS, 1 << (asked.n_vectors - 1).bit_length()
-    n_blocks = min(-(-t.col_base.size // warps), ALL_COPYING_WARPS // warps * processors())
-    function = MATMAT_SHORT(asked.stored, asked.dtype, t.col_wide.dtype, lanes, asked.width, t.col_wide.size > 0)
-    return MatrixKernel(function, matrix_grid(n_blocks, 1), threads=warps * WARP)
-
-
 def _walking_kernel(asked: Asked) -> MatrixKernel:
     """Where thread blocks walk over neighbouring rows."""
     t, lengths, dtype, k, width = asked
     lanes, vectors, loads = WALK_LAYOUTS[k // width > WALK_LAYOUTS[0][0]]
     n_bins, tiles = t.col_base.size, k // (lanes * width * vectors)
-    at_once = 1 if matmat_kernels.is_large(t.shape[1] * asked.x.n_bytes, gpu()) else min(tiles, TILES_AT_ONCE)
+    is_large = t.shape[1] * k * dtype.itemsize >= L2_FOR_X * attribute("L2CacheSize")
+    at_once = 1 if is_large else min(tiles, TILES_AT_ONCE)
     n_blocks, bins_of_piece = max(1, processors() // at_once), MOST_BINS
     if vectors > 1:
         bins_of_piece = max(LEAST_BINS, min(MOST_BINS, round(PIECE_NNZ * n_bins / t.nnz)))
@@ -437,10 +369,15 @@ def even_pieces(n_bins: int, bins_of_piece: int, n_blocks: int) -> int:
     return min(range(max(LEAST_BINS, bins_of_piece // 2), max(2 * LEAST_BINS, bins_of_piece) + 1), key=time)
 
 
+def _longest(asked: Asked) -> int:
+    """Steps of more than which rows are cut in pieces."""
+    size = asked.t.block_size
+    return matmat_kernels.longest_whole_row(size, n_slots(asked.t) // size**2, asked.lengths.mean, processors())
+
+
 def _pieces(asked: Asked, rows: int, lanes: float, tiles: int, sums: tuple[int, int]) -> Pieces:
     """Of bins, where `rows` is 1, or of rows: a step that is under way takes so many lanes."""
-    size, lengths = asked.t.block_size, asked.lengths
-    longest = matmat_kernels.longest_whole_row(size, n_slots(asked.t) // size**2, lengths.mean, gpu())
+    lengths, longest = asked.lengths, _longest(asked)
     n_steps = max(1, math.isqrt(lengths.most), int(PIECE_ROUNDS * BLOCK / lanes))
     of = lengths.bins if rows == 1 or lengths.most <= longest else lengths.rows
     return Pieces(of, Schedule(longest, n_steps), tiles, sums, asked.dtype)
@@ -463,12 +400,6 @@ def copied_bytes(t: BBCSRTables) -> int:
     return slot_bytes(distinct.kind(t.data, t.distinct)) + (4 if t.col_wide.size else 2)
 
 
-def takes_copies(asked: Asked) -> bool:
-    """Whether a warp's next tables are copied to shared memory while it multiplies."""
-    t = asked.t
-    return t.block_size == 1 and matmat_kernels.may_copy(asked.rows, asked.x, copied_bytes(t)) and can_be_copied(t)
-
-
 def _room() -> int:
     """Bytes of shared memory that a thread block may ask for, beside ``bbcsr_matmat_walk``'s own variables."""
     return attribute("MaxSharedMemoryPerBlockOptin") - WALK_OWN
@@ -479,132 +410,10 @@ def walks(asked: Asked) -> bool:
     (t, lengths, dtype, _, _), stored = asked, asked.stored
     if dtype not in (np.float32, np.float64) or dtype != (stored.dtype if isinstance(stored, Coded) else stored):
         return False
-    if t.block_size > 1 or not matmat_kernels.may_walk(asked.rows, asked.x):
+    n, n_bytes = asked.n_vectors, asked.load
+    if t.block_size > 1 or n_bytes < LOAD or (n != WALK_LAYOUTS[0][0] and n % (2 * WALK_LAYOUTS[0][0])):
         return False
     return HELD * lengths.most * WARP * copied_bytes(t) <= _room() and can_be_copied(t)
-
-
-def takes_lines(asked: Asked) -> bool:
-    """Whether a warp takes all rows of a bin, in turns, and a line of each row of X at a time."""
-    (t, *_), rows, x = asked, asked.rows, asked.x
-    if t.block_size > 1 or not matmat_kernels.may_take_lines(rows, x, gpu()):
-        return False
-    if not reads_apart(t, asked.dtype.itemsize, FAR_APART * LINE):
-        return False
-    return matmat_kernels.read_beyond_l2(rows, x, spread(t), gpu())
-
-
-def takes_lanes(asked: Asked) -> bool:
-    """Whether lanes share rows of single columns. Otherwise a warp takes all rows of a bin, in turns."""
-    return asked.t.block_size == 1 and not matmat_kernels.takes_turns(asked.rows, asked.x, gpu())
-
-
-def has_one_lane(asked: Asked) -> bool:
-    """Whether a lane has a whole row of X, of few vectors: where rows of A are short, or near each other, so that neighbours
-    read near each other, or long and few, so that many groups share one.
-    """
-    (t, lengths, _, k, _), n_vectors, n_rows = asked, asked.n_vectors, asked.t.shape[0]
-    is_narrow, is_many = asked.x.load < LOAD, n_rows >= MANY_ROWS
-    if t.block_size > 1:
-        return False
-    is_short, is_long = lengths.mean < ONE_LANE_ROWS[0], lengths.mean >= ONE_LANE_ROWS[1]
-    if is_short or is_long:
-        return is_narrow and n_vectors in OF_ONE_LANE and (is_short or n_rows <= FEW_ROWS)
-    if n_vectors not in (NEAR_OF_ONE_LANE if is_many else NEAR_OF_FEW_ROWS)[not is_narrow]:
-        return False
-    return reads_near(t, NEAR[is_many and k in OF_ONE_LANE])
-
-
-def are_apart(asked: Asked) -> bool:
-    """Whether rows of A, as long as each other, read other rows of X each: then no warp finds in L1 what another has read."""
-    (t, lengths, *_), n_rows = asked, asked.t.shape[0]
-    least = LONG_ROWS if asked.n_vectors % 32 else MANY_ENTRIES  # of fewer no layout asks
-    if n_rows >= MANY_ROWS or lengths.mean < least or lengths.most > EVEN * lengths.mean:
-        return False
-    return not reads_near(t, SHARED)
-
-
-def are_near(asked: Asked) -> bool:
-    """Whether many neighbouring rows of A share rows of X, which have ODD vectors each."""
-    return asked.n_vectors in ODD and asked.t.shape[0] >= ODD_ROWS and reads_near(asked.t, SHARED)
-
-
-def share_parts(asked: Asked) -> bool:
-    """Whether neighbouring rows of A that are not short read the same parts of a wide X, but not at the same time."""
-    if asked.n_vectors < WIDE or asked.lengths.mean < NEAR_ENTRIES:
-        return False
-    return reads_near(asked.t, NEAR_GROUPS) and reads_apart(asked.t, 1, 1)
-
-
-class Reads(NamedTuple):
-    """Of X, by single columns."""
-
-    of_one: bool = False  # a lane reads a whole row of X
-    are_many: bool = False  # rows of X are read often, so that L2 should hold more of a narrower tile
-    are_apart: bool = False  # rows of A share no rows of X
-    are_near: bool = False  # they do, neighbouring ones of many
-
-
-def rows_layout(n_rows: int, mean: int, n_vectors: int, load: int, reads: Reads) -> tuple[int, int, int, int]:
-    """How lanes share rows of A, of `mean` entries, and of X, of `n_vectors` vectors of `load` bytes, in single columns: lanes
-    of a group, vectors that each holds, groups that share a row, and vectors under way.
-
-    A row of X of 32 vectors, or 64, and so on, has tiles. Any other is one tile if lanes have room for it: tiles would begin
-    anywhere in a cache line.
-    """
-    is_narrow, is_many, is_long = load < LOAD, n_rows >= MANY_ROWS, mean >= LONG_ROWS
-    are_more = n_rows >= MORE_ROWS
-    is_short = are_more and mean < FEW_ENTRIES
-    most = 1
-    if reads.of_one:
-        lanes, most = 1, n_vectors
-    elif n_vectors in ODD:
-        lanes, most = _lanes_of_odd(n_rows, mean, n_vectors, is_narrow, is_short or reads.are_near)
-    elif n_vectors < 8 or (n_vectors == 8 and (is_long or not (is_many or is_short))):
-        lanes = 1 << (n_vectors - 1).bit_length()
-    elif n_vectors in (8, 16) and is_short:
-        lanes, most = 4, n_vectors // 4
-    elif n_vectors % 32 == 0:
-        lanes, most = _lanes_of_tiles(n_rows, mean, n_vectors >= WIDE, reads)
-    else:
-        lanes, most = 4 if n_vectors <= 12 else 8, 5 if is_narrow or is_many else 4 if are_more and n_vectors > 32 else 3
-        while lanes < WARP and lanes * most < n_vectors:
-            lanes *= 2
-    tiles = -(-n_vectors // (lanes * most))
-    vectors = -(-n_vectors // (tiles * lanes))
-    sharers = 1
-    while 2 * sharers * lanes <= BLOCK and 2 * sharers * LEAST_ENTRIES <= mean:
-        is_more = is_long and not reads.are_apart and vectors > 1 and 2 * sharers * lanes <= WARP
-        enough = ENOUGH_THREADS[is_more] * processors()
-        if 2 * sharers * n_rows * lanes * tiles > enough:
-            break
-        sharers *= 2
-    loads = max(4 if lanes * vectors <= 4 else 8, vectors * LOAD // load if vectors > 1 else 0)
-    if lanes == 1 < vectors:
-        loads = max(ONE_LANE_LOADS[0], min(loads, ONE_LANE_LOADS[1]))
-    return lanes, vectors, sharers, loads
-
-
-def _lanes_of_odd(n_rows: int, mean: int, n_vectors: int, is_narrow: bool, are_few: bool) -> tuple[int, int]:
-    """Lanes of a group, and vectors of each at most, where X has ODD vectors a row. `are_few`: a row of A has few entries, or
-    many neighbouring ones share what they read of X.
-    """
-    if are_few:
-        lanes = 2 if n_vectors < 7 or is_narrow else 4
-        return lanes, -(-n_vectors // lanes)
-    return (4, 2) if n_rows >= ODD_ROWS and mean < MANY_ENTRIES else (8, 1)
-
-
-def _lanes_of_tiles(n_rows: int, mean: int, is_wide: bool, reads: Reads) -> tuple[int, int]:
-    """Lanes of a group, and vectors of each at most, where X has 32 vectors a row or, `is_wide`, a multiple."""
-    if reads.are_apart:
-        return 8, 2
-    if n_rows < SOME_ROWS or (n_rows < MANY_ROWS and mean >= MANY_ENTRIES):
-        return WARP if is_wide else 16, 2
-    if n_rows < MORE_ROWS:
-        return 8, 2
-    is_narrower = mean < FEW_ENTRIES and reads.are_many
-    return 16 if is_wide and not is_narrower else 8, 4
 
 
 def blocks_together(block_size: int, columns: int, vectors: int, n_blocks: int) -> int:

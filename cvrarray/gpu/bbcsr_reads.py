@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import cupy
 import numpy as np
 
@@ -16,7 +14,6 @@ from .compiler import Kernel
 
 SAMPLED = 16, 8  #: bins, and steps of each, that are looked at
 APART = 0.8  #: parts that rows read at a step, over their entries there: from then on each reads others
-NEIGHBOURS = 8  #: columns that count as one where it is asked whether rows are near each other
 #: Warps read alike in rows of more than ALIKE_FROM entries, where bins have at most so much padding.
 ALIKE_FROM, MOST_PADDING = 16, 0.25
 
@@ -50,14 +47,6 @@ def reads_apart(t: BBCSRTables, itemsize: int, n_bytes: int = SECTOR) -> bool:
     return bool(_n_read(columns, n_bytes // min(n_bytes, itemsize)).sum() > APART * columns.count())
 
 
-def reads_near(t: BBCSRTables, most: float) -> bool:
-    """Do the rows of a bin, of single columns, read neighbouring columns at a time, as those of a stencil do: at most so many
-    groups of NEIGHBOURS, over their entries there?
-    """
-    columns = sampled_columns(t)
-    return bool(_n_read(columns, NEIGHBOURS).sum() <= most * columns.count())
-
-
 def reads_alike(t: BBCSRTables) -> bool:
     """Do warps that are as far along in their bins read the same part of `x`, whichever bins these are?
 
@@ -71,13 +60,6 @@ def reads_alike(t: BBCSRTables) -> bool:
     if np.ma.getmaskarray(columns).mean() > MOST_PADDING:
         return False
     return bool(columns.mean(axis=2).std(axis=0).mean() < columns.std(axis=2).mean())
-
-
-def spread(t: BBCSRTables) -> float:
-    """The part of X's rows over which the columns of neighbouring rows spread, as if evenly."""
-    columns = sampled_columns(t)
-    deviations = columns.reshape(len(columns), -1).std(axis=1)
-    return float(math.sqrt(12) * np.ma.median(deviations) * t.block_size / t.shape[1])
 
 
 def lines_of_a_step(t: BBCSRTables, itemsize: int) -> float:

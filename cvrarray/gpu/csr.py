@@ -8,9 +8,8 @@ import numpy as np
 from ..core.tables import CSR, NOTHING, Seen, Wanted
 from . import distinct, sorting
 from .compiler import Kernel
-from .launches import NULL, blocks
+from .launches import NULL, blocks, strided
 from .look import Look, Looked, more, read
-from .transposed import strided
 
 BLOCK = 256
 

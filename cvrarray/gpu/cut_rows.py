@@ -6,7 +6,7 @@ of X of one segment, and finds them in L1. The chunks' product has a row for eac
 of A, in the order of columns. After the column segments of S. Yesil et al., as in :mod:`.segments`, which is for vectors.
 
 Arrays of one structure share the pieces; each has a copy of its values. The order of sums is another one than without: the
-structure and the number of columns alone decide. Measured: ``docs/measurements/0010-gpu-matrix-and-transposed.md``.
+structure and the number of columns alone decide. Measured: ``docs/measurements/matrix-products.md``.
 """
 
 from __future__ import annotations

@@ -16,17 +16,17 @@ from . import (
     distinct,
     left_in_l2,
     long_rows,
+    plan,
     prefix,
     row_lanes,
     rows_as_entries,
     segments,
     shared_memory,
     short_rows,
-    transposed,
 )
-from .autotune import autotuned
 from .captures import synchronize
 from .compiler import ROWS_OF_X, STORED, Kernel
+from .copied import structure
 from .cvr_tables import (
     BLOCK,
     FEW_WAVES,
@@ -52,7 +52,7 @@ UNROLL = {1: 6, 2: 6, 4: 6, 8: 6, 16: 4}
 #: Entries of rows that count as long where columns are far apart, as in BBCSR's ``is_far``.
 LONG = 40
 #: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device
-#: busy, more (to MAX_STEPS) where rows are longer. Measured: ``docs/decisions/0003-gpu-products.md``.
+#: busy, more (to MAX_STEPS) where rows are longer. Measured: ``docs/measurements/gpu-products.md``.
 MIN_STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 512, 7392
 #: A matrix of less than FEW_WAVES waves has a whole number of them, or chunks of LEAST_STEPS where that is fewer. One of
 #: less than a wave has fewer chunks than the device holds with short values: so each has more steps between its ends.
@@ -102,29 +102,6 @@ MATVEC = Kernel(
         value, product, index, n_lanes, UNROLL[product.itemsize], form, cut, keeps,
     ),
 )  # fmt: skip
-TRANSPOSED = Kernel(
-    "cvr_transposed",
-    "cvr_transposed",
-    [
-        (*dtypes, *how)
-        for dtypes in STORED
-        for how in (
-            ("int32", WARP, transposed.COUNT, False),
-            ("int32", WARP, transposed.ADD, transposed.may_be_floats(dtypes[1])),
-            ("int64", 4, transposed.ADD, False),
-        )
-        if how[2] == transposed.ADD or dtypes in transposed.ROUNDED
-    ],
-)
-TRANSPOSED_FINISH = Kernel(
-    "cvr_transposed",
-    "cvr_transposed_finish",
-    [
-        (*dtypes, *how)
-        for dtypes in STORED
-        for how in (("int32", WARP, transposed.may_be_floats(dtypes[1])), ("int64", 4, False))
-    ],
-)
 
 
 def default_n_lanes(csr: CSR) -> int:
@@ -298,7 +275,10 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
         found = multiply(update(alpha, beta))
         found(grid, (BLOCK,), (chunks, x, y, cuts_of_stream(), n_empty, *scaling(alpha, beta)[:2], next(turns)))
 
-    return autotuned(n_slots(t), t.shape[1], plain, lambda: shared_memory.product(t, dtype, as_struct, cuts_of_stream))
+    ways = [plan.Candidate("chunks", lambda: plain)]
+    if shared_memory.is_large(t):
+        ways.append(plan.Candidate("chunks, shared", lambda: shared_memory.product(t, dtype, as_struct, cuts_of_stream)))
+    return plan.fastest(ways, structure(t), ("A @ x", dtype))
 
 
 def _product_by_rows(t: CVRTables, dtype: np.dtype) -> Run | None:
@@ -334,28 +314,6 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Run:
 
     of_matrix = cvr_matmat.product(t, dtype, partial(slots_by_rows, t), partial(_of_slots, t.n_lanes))
     return rows_as_entries.product(dtype, of_vector, of_matrix)
-
-
-def product_transposed(tables: CVRTables, dtype: np.dtype) -> Run:
-    """``run(x, y, alpha, beta)``, which does ``y = alpha * A.T @ x + beta * y``; x (n_rows,) and y (n_cols,)."""
-    t, n_cols = tables, tables.shape[1]
-    chunks, grid = as_struct(t), blocks(t.carry_row.size * WARP, BLOCK)
-    how = distinct.kind(t.val, t.distinct), dtype, t.tail.dtype, t.n_lanes
-
-    def scatter(found, x, sums):
-        found(grid, (BLOCK,), (chunks, x, sums))
-
-    @cache
-    def finishing(floats):
-        return TRANSPOSED_FINISH(*how, floats)
-
-    def finish(floats, x, sums, y, alpha, beta, form):
-        transposed.cooperative(finishing(floats), chunks, x, sums, np.int64(n_cols), y, alpha, beta, form)
-
-    passes = transposed.Passes(lambda sums: scatter(TRANSPOSED(*how, transposed.COUNT, False), NULL, sums), finish)
-    sums = transposed.ColumnSums(passes, distinct.different(t.val, t.distinct), n_cols, dtype)
-    plain = sums.product(partial(scatter, TRANSPOSED(*how, transposed.ADD, sums.floats)))
-    return autotuned(n_slots(t), n_cols, plain, lambda: shared_memory.product_transposed(t, sums, as_struct))
 
 
 def fill(tables: CVRTables, runs: Runs, data: cupy.ndarray, values: cupy.ndarray) -> None:

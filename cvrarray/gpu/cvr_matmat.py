@@ -1,6 +1,6 @@
 """``A @ X`` with CVR on the GPU: how lanes and warps share rows of A and of X, and how long chunks should be.
 
-``docs/decisions/0010-gpu-matrix-and-transposed.md`` has the reasons, and the kernels' files say what each does.
+``docs/measurements/matrix-products.md`` has the reasons, and the kernels' files say what each does.
 """
 
 from __future__ import annotations

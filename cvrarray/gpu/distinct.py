@@ -12,8 +12,8 @@ import numpy as np
 from ..core.distinct import MOST, NARROWER, arranged
 from ..core.tables import ValueSample
 from .compiler import Coded, Kernel
+from .launches import strided
 from .look import read, sample_of
-from .transposed import strided
 from .words import WORDS, as_words
 
 #: Bytes of values from which fewer pay: below, tables are in the caches, and a call takes as long as its launch.
@@ -50,11 +50,6 @@ def fields(table: cupy.ndarray, distinct: cupy.ndarray | None) -> tuple[cupy.nda
 def shared_bytes(distinct: cupy.ndarray | None) -> int:
     """Shared memory of each block in which kernels look values up, beside their own variables."""
     return MOST * distinct.itemsize if is_coded(distinct) and not is_one(distinct) else 0
-
-
-def different(table: cupy.ndarray, distinct: cupy.ndarray | None) -> cupy.ndarray:
-    """An array with each of the values at least once."""
-    return distinct if is_coded(distinct) else table
 
 
 def is_coded(distinct: cupy.ndarray | None) -> bool:

@@ -32,6 +32,11 @@ def blocks(n_threads: int, block: int) -> tuple[int]:
     return (max(1, -(-n_threads // block)),)
 
 
+def strided(n_threads: int) -> tuple[int]:
+    """The grid of a kernel whose threads stride over their work, in blocks of 256: at most 8 of them a multiprocessor."""
+    return (min(blocks(n_threads, 256)[0], 8 * processors()),)
+
+
 def in_columns(n_blocks: int) -> tuple[int, int]:
     """A grid of at least `n_blocks` blocks, with a column for each multiprocessor: ``block_number`` of ``common.cuh``."""
     n_columns = max(1, min(n_blocks, processors()), -(-n_blocks // MOST_IN_Y))

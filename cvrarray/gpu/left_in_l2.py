@@ -3,7 +3,7 @@
 Products mostly follow each other, as in a solver. What is read once need not stay in L2: it makes room first, before x and
 what others left there. But the tables of a small matrix may all stay. Of a large one L2 holds no more than what a product
 read last, which the next one would read last again: so every second product begins with the last rows. No bit depends on
-that. Measured: ``docs/measurements/0003-gpu-products.md``.
+that. Measured: ``docs/measurements/gpu-products.md``.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Such a product is a chain of waits: for a chunk's facts, its columns, x, the next steps, the parts that lanes have stolen,
 and the sums of a row's other chunks. And its lanes are far apart in a row, so that each gathers a sector of x of its own.
 So the nonzeros are copied row by row. A thread block has a part of a row, of which neighbouring threads have neighbouring
-nonzeros, and loads all of it at once. Measured: ``docs/measurements/0003-gpu-products.md``.
+nonzeros, and loads all of it at once. Measured: ``docs/measurements/gpu-products.md``.
 
 The order of sums is another one than without: the structure alone decides, as with :mod:`.segments`.
 """

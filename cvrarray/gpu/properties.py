@@ -6,8 +6,6 @@ from functools import cache
 
 import cupy
 
-from ..core.matmat_kernels import GPU
-
 
 @cache
 def _attributes(device: int) -> dict[str, int]:
@@ -26,26 +24,11 @@ def processors() -> int:
     return attribute("MultiProcessorCount")
 
 
-def gpu() -> GPU:
-    """What kernels of ``A @ X`` are chosen for, of the current device."""
-    return GPU(processors(), attribute("L2CacheSize"))
-
-
 def architecture() -> int:
     """Of the current device: 90 is sm_90."""
     return int(cupy.cuda.Device().compute_capability)
 
 
-def has_asynchronous_copies() -> bool:
-    """Can the current device copy to shared memory while it computes?"""
-    return architecture() >= 80
-
-
 def has_copy_engine() -> bool:
     """Can it copy whole tables there by one instruction, as ``kernels/copies.cuh`` does?"""
-    return architecture() >= 90
-
-
-def has_float_vectors() -> bool:
-    """Can it add four floats in memory by one instruction?"""
     return architecture() >= 90

@@ -7,7 +7,7 @@ which arrays with other values share, and a copy of its values. ``asarray(A, col
 
 The order of sums is another one than in the array's own chunks. So it is the structure and the number of columns alone
 that decide, before the first product; and where memory is short, an error says so.
-Measured: ``docs/measurements/0010-gpu-matrix-and-transposed.md``.
+Measured: ``docs/measurements/matrix-products.md``.
 """
 
 from __future__ import annotations

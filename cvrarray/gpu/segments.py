@@ -5,7 +5,7 @@ entry are far away. So the nonzeros are copied in the order of segments of colum
 x in shared memory, and sums up what rows have in it: their pieces, long ones in parts. The sums of a row's parts are
 then added in the order of segments. After S. Yesil, A. Heidarshenas, A. Morrison, J. Torrellas, "Speeding Up SpMV for
 Power-Law Graph Analytics by Enhancing Locality & Vectorization", SC 2020, whose segments are for a CPU's cache.
-Measured: ``docs/measurements/0003-gpu-products.md``.
+Measured: ``docs/measurements/gpu-products.md``.
 
 The order of sums is another one than without. So it is the structure alone that decides, before the first product; and
 where memory is short, an error says so, for the plain product has other bits.

@@ -1,18 +1,14 @@
-"""Products with shared memory: of ``A @ x`` it holds entries of x, of ``A.T @ x`` the sums of columns.
+"""``A @ x`` of CVR with entries of x in shared memory.
 
 Where columns are scattered, each nonzero makes a gather of its own from L1 or L2, and these bound the product
-(``docs/decisions/0003-gpu-products.md``). Shared memory serves 32 addresses at a time.
+(``docs/measurements/gpu-products.md``). Shared memory serves 32 addresses at a time.
 
-* CVR, ``A @ x``: all of x, where it fits. Else the entries of popular columns, those that most nonzeros are in. They
-  are worth it where columns are hit unevenly, as in graphs and recommender matrices. The tables then get other column
-  numbers, which tell popular columns from the others. After S. Yesil, A. Heidarshenas, A. Morrison, J. Torrellas,
-  "Speeding Up SpMV for Power-Law Graph Analytics by Enhancing Locality & Vectorization", SC 2020, which does so on
-  CPUs.
-* CVR, ``A.T @ x``: the sums of all columns or of the popular ones.
-* BBCSR with blocks of 1, ``A.T @ x``: the sums of one segment of columns after the other.
+It holds all of x, where that fits. Else the entries of popular columns, those that most nonzeros are in. They are worth
+it where columns are hit unevenly, as in graphs and recommender matrices. The tables then get other column numbers, which
+tell popular columns from the others. After S. Yesil, A. Heidarshenas, A. Morrison, J. Torrellas, "Speeding Up SpMV for
+Power-Law Graph Analytics by Enhancing Locality & Vectorization", SC 2020, which does so on CPUs.
 
-No bit of a product depends on it: sums of ``A.T @ x`` are integers (``kernels/transposed.cuh``), so it does not matter
-who adds to them first. Whether it is faster is measured: :mod:`.autotune`.
+No bit of a product depends on it. Whether it is faster is measured: :mod:`.plan`.
 """
 
 from __future__ import annotations
@@ -25,10 +21,10 @@ import cupy
 import numpy as np
 
 from ..core.arrays import Run
-from ..core.tables import WARP, BBCSRTables, CVRTables, mask_dtype
-from . import distinct, left_in_l2, transposed
-from .compiler import PRODUCTS, ROWS_OF_X, STORED, Coded, Kernel, allowed
-from .launches import ACCUMULATE, NULL, PLAIN, SCALE, Struct, blocks, struct, update
+from ..core.tables import WARP, CVRTables
+from . import distinct, left_in_l2
+from .compiler import PRODUCTS, ROWS_OF_X, STORED, Kernel, allowed
+from .launches import ACCUMULATE, PLAIN, SCALE, Struct, blocks, struct, update
 from .properties import attribute, processors
 from .streams import Scratch
 
@@ -40,8 +36,8 @@ SAMPLE = 1 << 21  # columns that are counted
 L1_SHARE = 64 << 10  # bytes of shared memory that are left to L1, for the rest of x and the tables
 KERNELS_OWN = 1 << 10  # bytes of shared memory that the kernel needs beside x
 LEAST_SHARE = 0.25  # of the gathers that popular columns must serve
-MOST_SEGMENTS = 64
-MOST_READ = 6  # times that a matrix may be read by segments
+LEAST_SLOTS = 1 << 22  # smaller matrices do not make up for the time that filling shared memory takes
+MOST_COLUMNS = 1 << 27  # each has a counter while popular ones are looked for
 
 MATVEC_SHARED = Kernel(
     "cvr_matvec",
@@ -62,32 +58,6 @@ MATVEC_SHARED = Kernel(
 PACK = Kernel("cvr_matvec", "cvr_pack", [(product, "int32") for _, product in PRODUCTS + ROWS_OF_X])
 COUNT_COLUMNS = Kernel("cvr_matvec", "cvr_count_columns", [("int32",), ("int64",)])
 PACK_COLUMNS = Kernel("cvr_matvec", "cvr_pack_columns", [("int32",), ("int64",)])
-TRANSPOSED_SHARED = Kernel(
-    "cvr_transposed",
-    "cvr_transposed_shared",
-    [
-        (*dtypes, *how)
-        for dtypes in STORED
-        for how in (
-            ("int32", WARP, False, False),
-            ("int32", WARP, True, transposed.may_be_floats(dtypes[1])),
-            ("int64", WARP, False, transposed.may_be_floats(dtypes[1])),
-        )
-    ],
-    lambda value, product, index, n_lanes, whole, floats: (value, product, index, n_lanes, THREADS, whole, floats),
-)
-SEGMENTS = Kernel(
-    "bbcsr_transposed",
-    "bbcsr_segments",
-    [("float32", "int32"), ("float32", "int64"), (Coded("Few", "float32"), "int32"), (Coded("One", "float32"), "int32")],
-    lambda value, index: (value, index, mask_dtype(1)),
-)
-TRANSPOSED_SEGMENTS = Kernel(
-    "bbcsr_transposed",
-    "bbcsr_transposed_shared",
-    [(*dtypes, *how) for dtypes in STORED for how in (("int32", transposed.may_be_floats(dtypes[1])), ("int64", False))],
-    lambda value, product, index, floats: (value, product, index, mask_dtype(1), THREADS, floats),
-)
 
 
 class Columns(NamedTuple):
@@ -95,6 +65,11 @@ class Columns(NamedTuple):
 
     packed: cupy.ndarray  # (n_slots,) the column, but ~i for popular[i]
     popular: cupy.ndarray  # (n_popular,)
+
+
+def is_large(t: CVRTables) -> bool:
+    """Whether a product may make up for the time that filling shared memory takes."""
+    return t.rec_mask.size * t.n_lanes >= LEAST_SLOTS and t.shape[1] <= MOST_COLUMNS
 
 
 def columns(tables: CVRTables, room: int) -> Columns | None:
@@ -160,69 +135,6 @@ def product(t: CVRTables, dtype: np.dtype, struct_of: Callable[[CVRTables], Stru
         launch(chunks, x, values, n_popular, y, alpha, beta)
 
     return run
-
-
-def product_transposed(t: CVRTables, sums: transposed.ColumnSums, struct_of: Callable[[CVRTables], Struct]) -> Run | None:
-    """``run(x, y, alpha, beta)``, ``A.T @ x`` with sums of columns in shared memory, or None where no column is popular
-    enough.
-
-    Without shared memory L2's atomics bound the product (``docs/decisions/0010-gpu-matrix-and-transposed.md``).
-    """
-    n_cols, most = t.shape[1], shared_memory() - distinct.shared_bytes(t.distinct)
-    column = bytes_a_column(sums.dtype)
-    whole = n_cols * column <= most
-    found = None if whole else columns(t, most // column)
-    if not whole and found is None:
-        return None
-    chunks = struct_of(t if whole else t._replace(col_wide=found.packed))
-    popular, n_shared = (NULL, n_cols) if whole else (found.popular, found.popular.size)
-    kernel = TRANSPOSED_SHARED(distinct.kind(t.val, t.distinct), sums.dtype, t.tail.dtype, t.n_lanes, whole, sums.floats)
-    scatter, grid = allowed(kernel, most), (processors(),)
-
-    def add(x, of_call):
-        scatter(grid, (THREADS,), (chunks, x, of_call, popular, np.int32(n_shared)), shared_mem=n_shared * column)
-
-    return sums.product(add)
-
-
-def product_transposed_by_segments(
-    t: BBCSRTables, sums: transposed.ColumnSums, struct_of: Callable[[BBCSRTables], Struct]
-) -> Run | None:
-    """``run(x, y, alpha, beta)``, ``A.T @ x`` for blocks of 1 with sums of one segment of columns after the other in
-    shared memory, or None where rows are too short for it.
-
-    The 32 rows of a bin reach a segment in different steps, and all steps that any row needs are read. With short rows
-    these are many more than their entries.
-    """
-    (_, n_cols), n_bins = t.shape, t.col_base.size
-    most = shared_memory() - distinct.shared_bytes(t.distinct)
-    column = bytes_a_column(sums.dtype)
-    n_segments = -(-n_cols // max(1, most // column))
-    if n_segments > MOST_SEGMENTS:
-        return None
-    width, index, kind = -(-n_cols // n_segments), t.col_wide.dtype, distinct.kind(t.data, t.distinct)
-    bins, steps = struct_of(t), cupy.empty((n_bins, n_segments, 2), np.int32)
-    SEGMENTS(kind, index)(blocks(n_bins * WARP, BLOCK), (BLOCK,), (bins, np.int64(width), np.int32(n_segments), steps))
-    if int((steps[..., 1] - steps[..., 0]).sum()) * WARP > MOST_READ * (t.col_narrow.size + t.col_wide.size):
-        return None
-    kernel = TRANSPOSED_SEGMENTS(kind, sums.dtype, index, sums.floats)
-    scatter, grid = allowed(kernel, most), (processors(),)
-    n_groups = max(1, processors() // n_segments)
-
-    def add(x, of_call):
-        scatter(
-            grid,
-            (THREADS,),
-            (bins, x, of_call, steps, np.int64(width), np.int32(n_segments), np.int32(n_groups)),
-            shared_mem=width * column,
-        )
-
-    return sums.product(add)
-
-
-def bytes_a_column(dtype: np.dtype) -> int:
-    """Of the sums of ``A.T @ x`` in shared memory."""
-    return 8 * transposed.components(dtype) * transposed.limbs(dtype)
 
 
 def shared_memory() -> int:

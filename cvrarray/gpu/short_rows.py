@@ -2,7 +2,7 @@
 
 Such a product is a chain of waits: for where a bin or a chunk lies, for its columns, for x. With as many slots for every row
 nothing says where they lie, so the first wait is saved, and with it all that depends on the answer. The nonzeros are copied
-for that. Measured: ``docs/measurements/0003-gpu-products.md``.
+for that. Measured: ``docs/measurements/gpu-products.md``.
 
 The order of sums may be another one than without: the structure alone decides, as with :mod:`.segments`.
 """

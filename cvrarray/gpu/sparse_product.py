@@ -7,6 +7,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from ..core.tables import CSR
 from .cusparse import on_current_stream
 
 #: Products of two entries that one call of cuSPARSE adds up, at most. It counts them in 32 bits: of 2^31 and more it finds
@@ -14,10 +15,11 @@ from .cusparse import on_current_stream
 MOST_TERMS = 1 << 28
 
 
-def multiply(left: Any, right: Any) -> Any:
-    """The product of two canonical ``cupyx.scipy.sparse.csr_matrix``, as such; by panels of rows where it has many terms."""
+def multiply(a: CSR, b: CSR, dtype: np.dtype) -> Any:
+    """``a @ b`` in `dtype` as a ``cupyx.scipy.sparse.csr_matrix``; by panels of rows where it has many terms."""
     from cupyx.scipy.sparse import vstack
 
+    left, right = _matrix(a, dtype), _matrix(b, dtype)
     terms = cupy.diff(right.indptr)[left.indices]
     with on_current_stream():
         if int(terms.sum(dtype=np.int64)) <= MOST_TERMS:
@@ -26,6 +28,15 @@ def multiply(left: Any, right: Any) -> Any:
         cupy.cumsum(terms, out=before[1:])
         ends = panels(before[left.indptr].get(), MOST_TERMS)
         return vstack([left[first:last] @ right for first, last in zip(ends, ends[1:], strict=False)], format="csr")
+
+
+def _matrix(csr: CSR, dtype: np.dtype) -> Any:
+    """CuPy's matrix, with offsets of the columns' dtype where they fit."""
+    from cupyx.scipy.sparse import csr_matrix
+
+    pointer = csr.indices.dtype if csr.nnz < 2**31 else np.int64
+    parts = csr.data.astype(dtype, copy=False), csr.indices, csr.indptr.astype(pointer, copy=False)
+    return csr_matrix(parts, shape=csr.shape)
 
 
 def panels(before: np.ndarray, most: int) -> list[int]:

@@ -1,7 +1,7 @@
 """``A @ X`` with BBCSR on a GPU where rows differ in length: the host's side of ``kernels/pieces.cuh``.
 
 A product ends with its longest row. So long rows have thread blocks of their own, one for each piece, and groups of lanes
-share the others by their lengths: ``docs/decisions/0010-gpu-matrix-and-transposed.md``.
+share the others by their lengths: ``docs/measurements/matrix-products.md``.
 """
 
 from __future__ import annotations

@@ -70,10 +70,10 @@ class Limits(NamedTuple):
 class Adjoint:
     """Products with the conjugate transpose of A."""
 
-    def __init__(self, matrix: Any, device: devices.Device, calls: int, columns: int = 1) -> None:
+    def __init__(self, matrix: Any, device: devices.Device, columns: int) -> None:
         self.matrix, self.device = matrix, device
         self.is_array = isinstance(matrix, SparseArray)
-        self.transposed: Any = transposed.for_many(matrix.T, calls, columns) if self.is_array else None
+        self.transposed: Any = transposed.with_tables(matrix.T, columns) if self.is_array else None
 
     def __call__(self, x: Any, out: Any) -> Any:
         """``out = A^H @ x`` for a vector or a matrix."""
@@ -194,8 +194,8 @@ def _solved(matrix: Any, b: Any, x: Any, limits: Limits, device: devices.Device)
         b, x, norm_b = solving.times(b, scale, xp), solving.times(x, scale, xp), norm_b * scale
     start = x.copy() if damp and has_start else None
     columns = math.prod(b.shape[1:]) if device.kind == "cuda" else 1
-    adjoint = Adjoint(matrix, device, limits.maxiter, columns)
-    matrix = transposed.for_many(matrix, limits.maxiter, columns)
+    adjoint = Adjoint(matrix, device, columns)
+    matrix = transposed.with_tables(matrix, columns)
     solve: Any = _by_columns
     if device.kind == "cuda":
         from .gpu.lsmr import run as solve

@@ -39,7 +39,7 @@ def solved(
     checked = arguments.system(*given)
     limit = arguments.count(limits[2], "maxiter", 10 * checked.b.shape[0])
     columns = math.prod(checked.b.shape[1:])
-    checked = checked._replace(matrix=transposed.for_many(checked.matrix, limit, columns))
+    checked = checked._replace(matrix=transposed.with_tables(checked.matrix, columns))
     with checked.device.use():
         if callback is None and is_one_by_one(checked.matrix, checked.b, checked.device):
             found = one_by_one(lambda column: method(described(column)), checked, (rtol, atol), limit)

@@ -5,7 +5,7 @@ stays when the store is overwritten, it covers the spool, and Zarr's tools never
 last act of the writer is to remove the file; one that a killed writer left is taken over by the next. (Whoever has
 opened the file in the meantime holds a lock on a file without a name, which filelock refuses.)
 
-The file is empty, or begins with MARK. Another file of that name is not written to, and not removed.
+What is no file, or a link, is not written to and not removed.
 """
 
 from __future__ import annotations
@@ -14,14 +14,10 @@ import errno
 import json
 import os
 import platform
-import stat
 from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-
-#: What a lock's file begins with, as far as its writer came.
-MARK = b'{"cvrarray": "lock", '
 
 
 def beside(path: str, what: str) -> str:
@@ -31,7 +27,7 @@ def beside(path: str, what: str) -> str:
 
 
 class WriterLock:
-    """The right to write the store at `path`, in a ``with`` statement; its holder may enter again.
+    """The right to write the store at `path`, in a ``with`` statement.
 
     Raises
     ------
@@ -50,40 +46,32 @@ class WriterLock:
 
     def __enter__(self) -> WriterLock:
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        if not self._is_ours():  # before it is opened, which might cut it
+        if os.path.lexists(self._file) and (self._file.is_symlink() or not self._file.is_file()):
             raise FileExistsError(
                 errno.EEXIST, "must be the lock of a store of cvrarray; it is something else. Move it away", str(self._file)
             )
         try:
             self._lock.acquire()
+            with suppress(OSError):  # it only serves others' messages
+                self._file.write_text(json.dumps({"process": os.getpid(), "machine": platform.node()}))
+            return self
         except Timeout:
             raise BlockingIOError(
                 errno.EWOULDBLOCK,
                 f"is being written by {self._holder()}. A store has one writer at a time: wait until that one is done",
                 self.path,
             ) from None
-        if self._lock.lock_counter == 1:
-            with suppress(OSError):  # it only serves others' messages
-                self._file.write_text(json.dumps({"cvrarray": "lock", "process": os.getpid(), "machine": platform.node()}))
-        return self
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __exit__(self, *_: object) -> None:
-        if self._lock.lock_counter == 1 and self._is_ours():
-            with suppress(OSError):  # Windows removes no open file: there it stays, and is taken over
-                self._file.unlink()
-        self._lock.release()
-
-    def _is_ours(self) -> bool:
-        """Whether the file is a lock's, or not there."""
         try:
-            if not stat.S_ISREG(os.lstat(self._file).st_mode):
-                return False
-            with open(self._file, "rb") as file:
-                return MARK.startswith(file.read(len(MARK)))
-        except FileNotFoundError:
-            return True
-        except OSError:  # Windows reads no locked file; acquiring it tells
-            return os.name == "nt"
+            if self._lock.is_locked:
+                with suppress(OSError):  # Windows removes no open file: there it stays, and is taken over
+                    self._file.unlink()
+        finally:
+            self._lock.release()
 
     def _holder(self) -> str:
         """Who has the lock, in words, as far as the file tells."""

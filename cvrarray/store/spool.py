@@ -9,8 +9,7 @@ column and its value until the store is complete.
 
 ``spool.json``, written last, lists the files with their lengths and checksums: what is read again was written here.
 
-The folder holds the file MARK, made first and removed last, and only files of the names that are given here. Another folder
-is not written to, and not removed.
+A folder that holds anything but files of the names that are given here is not written to, and not removed.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -32,7 +32,6 @@ from ..input import coercion, partition
 from . import layout
 
 MOST_BUCKETS = 2048
-MARK = ".cvrarray-spool"  #: the file that tells a spool's folder from another
 BUFFER = 512 << 20  #: bytes of entries that are collected before they are written
 
 
@@ -126,7 +125,6 @@ class Spool:
 
     def _fill(self, pieces: Iterable[tuple[Any, Any, Any]], name: str | None) -> None:
         os.mkdir(self.folder)
-        open(os.path.join(self.folder, MARK), "x").close()
         self._files = {}
         counts = np.zeros(self.shape[0], np.int64)
         buffer, size, self._entry, self.checksum = [], 0, None, 0
@@ -259,21 +257,18 @@ class Spool:
         self._require(name, size, crc)
 
 
-_NAMES = re.compile(rf"{re.escape(MARK)}|spool\.json|counts|bucket-\d+|part-\d+-\d+|{atomic.TEMPORARY.pattern}")
+_NAMES = re.compile(rf"spool\.json|counts|bucket-\d+|part-\d+-\d+|{atomic.TEMPORARY.pattern}")
 
 
 def is_ours(folder: str) -> bool:
-    """Whether `folder` is a spool's, or an empty one, as a writer leaves that was stopped before it made the mark."""
+    """Whether `folder` is one that holds nothing but files of a spool."""
     if os.path.islink(folder) or not os.path.isdir(folder):
         return False
     with os.scandir(folder) as found:
-        names = [file.name if file.is_file(follow_symlinks=False) else "" for file in found]
-    return not names or (MARK in names and all(map(_NAMES.fullmatch, names)))
+        return all(_NAMES.fullmatch(file.name) and file.is_file(follow_symlinks=False) for file in found)
 
 
 def remove(folder: str) -> None:
     """Remove a spool's `folder`, whoever has left it there. What is none stays."""
     if is_ours(folder):
-        for name in sorted(os.listdir(folder), key=MARK.__eq__):  # the mark last
-            os.unlink(os.path.join(folder, name))
-        os.rmdir(folder)
+        shutil.rmtree(folder)

@@ -86,9 +86,10 @@ class Writer:
         self._target = devices.default() if device is None else devices.parse(device)
         n_cols = coercion.check_shape((0, n_cols))[1]
         rows = None if rows is None else [int(row) for row in rows]
-        self._lock: WriterLock | None = lock
-        self._lock.__enter__()
+        self._lock = None if lock is path else lock  # the caller's stays with the caller
         try:
+            if self._lock is not None:
+                self._lock.__enter__()
             self._root = self._open(n_cols, rows, source, resume, overwrite)
         except BaseException:
             self.release()

@@ -26,15 +26,15 @@ class Violation(Exception):
     """What must never happen."""
 
 
-def refused(error: Exception, kinds: tuple[type[Exception], ...], names: str = "") -> str:
-    """``"refused"``; Violation unless `error` is of `kinds` and says something, and that it is `names` it is about."""
+def refused(error: Exception, kinds: tuple[type[Exception], ...], *names: str) -> str:
+    """``"refused"``; Violation unless `error` is of `kinds` and says something, with one of `names` where there are any."""
     text = str(error).strip()
     if type(error) not in kinds:
         raise Violation(f"another exception, {type(error).__name__}: {text}") from error
     if not text or text.endswith(":"):
         raise Violation(f"a message that ends in nothing: {type(error).__name__}: {text}") from error
-    if names not in text:
-        raise Violation(f"a message without the name {names}: {text}") from error
+    if names and not any(name in text for name in names):
+        raise Violation(f"a message without the name {' or '.join(names)}: {text}") from error
     return "refused"
 
 

@@ -35,7 +35,6 @@ from .loads import (
     load_number,
     prefetch,
     prefetch_level,
-    prefetch_line,
 )
 from .stores import (
     BATCH,
@@ -65,7 +64,6 @@ from .vector import (
     lowest,
     multiply_add,
     multiply_add_row,
-    nonzero_mask,
     not_equal_mask,
     width,
     zeros,
@@ -108,12 +106,10 @@ __all__ = [
     "multiply_add_blocks",
     "multiply_add_blocks_masked",
     "multiply_add_row",
-    "nonzero_mask",
     "not_equal_mask",
     "pointer",
     "prefetch",
     "prefetch_level",
-    "prefetch_line",
     "scale",
     "scatter_add",
     "scratch",

@@ -188,16 +188,3 @@ def prefetch(typingctx, array, at, level):
         return context.get_dummy_value()
 
     return types.none(array, types.intp, level), codegen
-
-
-@intrinsic
-def prefetch_line(typingctx, array, at):
-    """Prefetch the cache line of ``array[at]``, which need not exist, into L1."""
-
-    def codegen(context, builder, signature, args):
-        line = builder.bitcast(llvm.pointer(context, builder, array, args[0], args[1]), llvm.I8.as_pointer())
-        read, locality, data = llvm.I32(0), llvm.I32(3), llvm.I32(1)
-        llvm.call(builder, "llvm.prefetch", ir.VoidType(), [line, read, locality, data], "p0")
-        return context.get_dummy_value()
-
-    return types.none(array, types.intp), codegen

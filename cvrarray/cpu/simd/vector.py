@@ -133,19 +133,6 @@ def not_equal_mask(typingctx, array, at, value):
 
 
 @intrinsic
-def nonzero_mask(typingctx, acc):
-    """Mask of the elements that are not 0; NaN is not."""
-
-    def codegen(context, builder, signature, args):
-        vectors = cgutils.unpack_tuple(builder, args[0])
-        compare = builder.icmp_unsigned if isinstance(vectors[0].type.element, ir.IntType) else builder.fcmp_unordered
-        parts = [compare("!=", v, v.type(None)) for v in vectors]
-        return builder.bitcast(parts[0] if len(parts) == 1 else builder.or_(*parts), llvm.I32)
-
-    return types.uint32(acc), codegen
-
-
-@intrinsic
 def bit_set(typingctx, array, at, bit):
     """Mask of the elements l where ``array[at + l]`` has the bit number `bit` set."""
 

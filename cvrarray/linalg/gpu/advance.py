@@ -8,7 +8,6 @@ import cupy
 import numpy as np
 
 from cvrarray.gpu.compiler import Kernel, allowed, constant
-from cvrarray.gpu.launches import NULL
 from cvrarray.gpu.properties import attribute
 from cvrarray.linalg.gpu.layout import MANY, VECTORS, Layout
 from cvrarray.linalg.gpu.state import BLOCKS, DIAGONAL, GIVEN, IDENTITY, WORDS, State
@@ -32,26 +31,19 @@ class Advance:
         own = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, self._kernel.ptr)
         most = attribute("MaxSharedMemoryPerBlockOptin") - own
         needed = 8 * WORDS * k + (MANY * itemsize if kind == BLOCKS else 0)
-        self._rounds = -(-n // (layout.rows * blocks))
-        self._kept = min(self._rounds, (most - needed) // (MANY * itemsize))
+        self._kept = min(-(-n // (layout.rows * blocks)), (most - needed) // (MANY * itemsize))
         self._shared = needed + self._kept * MANY * itemsize
         allowed(self._kernel, most)
         self._words, self._marks = cupy.zeros(N_SUMS * blocks * k), cupy.zeros(blocks, np.uint32)
 
-    @property
-    def keeps_all(self) -> bool:
-        """Whether all of ``A p`` stays in shared memory, so that it need not be read for ``p @ A p`` in any case."""
-        return bool(self._kept == self._rounds)
-
-    def launch(self, dots: cupy.ndarray | None = None) -> None:
-        """All that an iteration does after its product, which has left `dots`, sums (m, k) of p * q, or none."""
+    def launch(self) -> None:
+        """All that an iteration does after its product."""
         s = self._state
-        curvature = (NULL, np.int64(0)) if dots is None else (dots, np.int64(len(dots)))
         self._kernel(
             self._layout.grid,
             (MANY,),
             (self._layout.shape, self._words, self._marks, s.columns, s.inverse, s.block_size, np.int32(self._kept),
-             *curvature, s.q, s.r, s.z, s.x, s.p, s.history),
+             s.q, s.r, s.z, s.x, s.p, s.history),
             shared_mem=self._shared,
             enable_cooperative_groups=True,
         )  # fmt: skip

@@ -21,7 +21,6 @@ import numpy as np
 
 from cvrarray.bbcsr import BBCSRArray
 from cvrarray.core.remembered import Remembered
-from cvrarray.gpu import bbcsr_matmat
 from cvrarray.gpu.captures import CAPTURES, synchronize
 from cvrarray.gpu.compiler import Kernel
 from cvrarray.gpu.launches import NULL
@@ -133,18 +132,7 @@ class Engine:
                 kernel(self.system.dtype, self._kind)
             for kernel in (CURVATURE, WEIGH):
                 kernel(self.system.dtype)
-        self._product = self._with_dots()
         self._has_steps = True
-
-    def _with_dots(self) -> tuple[Callable[[], None], Any] | None:
-        """The product ``q = A @ p`` that leaves sums of ``p * q`` for :mod:`.advance`, and these; None where there is none,
-        or it saves nothing.
-        """
-        if self._advance is None or self._layout.k < 2 or not isinstance(self._matrix, BBCSRArray):
-            return None
-        if self._advance.keeps_all:
-            return None
-        return bbcsr_matmat.product_with_dots(self._matrix._tables, self._shaped(self._state.p), self._shaped(self._state.q))
 
     def _shaped(self, vector: cupy.ndarray) -> cupy.ndarray:
         return vector.reshape(self.system.shape)
@@ -312,11 +300,6 @@ class Engine:
         """The launches of one iteration."""
         self._prepare_steps()
         state, layout, dtype = self._state, self._layout, self.system.dtype
-        if self._product is not None:
-            multiply, dots = self._product
-            multiply()
-            self._advance.launch(dots)
-            return
         self._multiply(state.p, state.q)
         if self._advance is not None:
             self._advance.launch()

@@ -7,10 +7,9 @@ from typing import Any
 import cupy
 import numpy as np
 
-from cvrarray.array.base import SparseArray
 from cvrarray.gpu.compiler import Kernel
 from cvrarray.linalg.gpu.layout import VECTORS, Layout
-from cvrarray.linalg.gpu.state import Lookout
+from cvrarray.linalg.gpu.state import Lookout, can_be_captured
 from cvrarray.linalg.gpu.steps import in_batches
 from cvrarray.linalg.gpu.vectors import DeviceVectors
 from cvrarray.linalg.operators import multiply
@@ -81,7 +80,8 @@ def _iterated(matrix: Any, adjoint: Any, given: tuple[Any, ...], begin: np.ndarr
         cols.launch(MOVE(dtype), (of_cols, columns, v, h_bar, h, x))
 
     lookout = Lookout(columns)
-    is_graph = isinstance(matrix, SparseArray) and dtype.kind != "c" and matrix.dtype.kind != "c"  # conj() takes memory
+    is_graph = can_be_captured(matrix, None) and can_be_captured(adjoint.transposed, None)
+    is_graph = is_graph and dtype.kind != "c" and matrix.dtype.kind != "c"  # conj() takes memory
     in_batches(step, int(begin["limit"].max()), is_graph, lookout, lambda words: bool(words.view(STATE)["going"].any()))
     ends: np.ndarray = columns.get().view(STATE)[:, 0]
     return ends

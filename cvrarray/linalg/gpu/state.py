@@ -8,6 +8,7 @@ import cupy
 import numpy as np
 
 from cvrarray.array.base import SparseArray
+from cvrarray.array.transposed import TransposedArray
 from cvrarray.gpu.launches import NULL
 from cvrarray.linalg.ends import RUNNING
 from cvrarray.linalg.gpu.layout import THREADS, Layout
@@ -33,12 +34,15 @@ def preconditioner_kind(preconditioner: Any) -> int:
 
 
 def can_be_captured(matrix: Any, preconditioner: Any, applied: tuple[int, ...] = (IDENTITY, DIAGONAL, BLOCKS)) -> bool:
-    """Whether products with both are kernels of ours: nobody knows whether a graph could hold those of others.
+    """Whether products with both are kernels of ours: nobody knows whether a graph could hold those of others. A transposed
+    view needs tables that are kept.
 
     Preconditioners of the kinds `applied` are applied by the method's own kernels. Others apply themselves, and say
     whether a graph can hold that.
     """
     is_applied = preconditioner_kind(preconditioner) in applied
+    if isinstance(matrix, TransposedArray) and matrix._own is None:
+        return False
     return isinstance(matrix, SparseArray) and (
         is_applied or isinstance(preconditioner, SparseArray) or getattr(preconditioner, "capturable", False)
     )

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 import cvrarray
-from cvrarray.store import spool
+from cvrarray.store import lock
 
 from .. import edits, judge
 from . import store
@@ -61,7 +61,7 @@ def _base(base: str) -> dict[str, bytes]:
 
 
 def propose(rng: random.Random, base: str) -> list[edits.Edit]:
-    names = [name for name in _base(base) if "-spool" in name and not name.endswith(spool.MARK)]
+    names = [name for name in _base(base) if "-spool" in name]
     found: list[edits.Edit] = []
     for _ in range(rng.choice((1, 1, 2))):
         name = rng.choice(names)
@@ -80,7 +80,7 @@ def examine(base: str, recipe: list[edits.Edit], folder: str) -> tuple[str, int]
     try:
         _write(path, base, resume=True)
     except Exception as error:
-        return judge.refused(error, (ValueError, FileNotFoundError), path), size
+        return judge.refused(error, (ValueError, FileNotFoundError), path, lock.beside(path, "spool")), size
     stored = cvrarray.Stored(path, device="cpu", threads=1, budget=0)
     stored.check()
     csr = csr_array((_VAL, (_ROW, _COL)), shape=_SHAPE)
