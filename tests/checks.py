@@ -56,6 +56,8 @@ CVR = [
 ]
 BBCSR = [bbcsr(block_size) for block_size in (1, 2, 3, 6, 7, 32)]
 BUILDS = CVR + BBCSR
+#: What `precision` may be on a device.
+PRECISIONS = {"cpu": (None,), "cuda:0": (None, "mixed")}
 DEFAULTS = [Build("cvr", {}), Build("bbcsr", {})]
 ONE_OF_EACH = [cvr(32, 7, "rows"), bbcsr(6)]
 #: Of every kind one: default, few lanes, one, all, rows cut or not; blocks of one, of an own kernel, of any size.

@@ -56,7 +56,7 @@ def test_methods(run, mtx, csr, tmp_path, method, device):
 def test_preconditioners(run, mtx, name):
     if name == "multigrid":
         pytest.importorskip("pyamg")
-    found = run(mtx, "--precond", name, "--precision", "mixed", "--json", "--device", "cpu")
+    found = run(mtx, "--precond", name, "--json", "--device", "cpu")
     assert found.code == 0, found.err
     report = json.loads(found.out)
     assert report["preconditioner"] == name
@@ -136,6 +136,7 @@ def test_others_are_given_up(run, mtx, tmp_path, monkeypatch):
     [
         (["--repeats", "0"], "--repeats must be at least 1"),
         (["--maxiter", "0"], "--maxiter must be at least 1"),
+        (["--precision", "mixed", "--device", "cpu"], "--precision mixed is for a GPU"),
         (["--precision", "mixed", "--method", "gmres"], "--precision mixed is for --method cg"),
         (["--rtol", "-1"], "rtol must be a real number"),
         (["--plot", "x.xyz"], "--plot must name a file"),

@@ -183,9 +183,6 @@ def check_random_solves(seeds):
         start = np.zeros_like(right) if x0 is None else x0.astype("g")
         first, size, norm_b = (np.linalg.norm(v) for v in (right - exact @ start, exact, right))
         found = {name: getattr(solvers, name)(A, b, x0, rtol=rtol) for name in ("cg", "minres", "bicgstab", "gmres")}
-        for precision in (None, "mixed"):
-            solution = solvers.CG(A, rtol=rtol, precision=precision).solve(b, x0)
-            found[f"CG {precision}"] = solution.x, solution.info
         least = solvers.lsmr(A, b, x0=x0, atol=rtol, btol=rtol)
         found["lsmr"] = least.x, 0 if least.istop in (1, 4) else 1
         for name, (x, info) in found.items():

@@ -22,15 +22,12 @@ class BiCGSTAB(Method):
 
     works_with = ("p", "v_", "shadow", "t", "p_hat", "s_hat")
 
-    @classmethod
-    def _kernels(cls, system: System) -> type[Method] | None:
-        base: Any = None
-        if system.device.kind == "cuda":
-            from .gpu.bicgstab import Launches as base
-        elif system.columns is None and system.dtype.kind != "c":
-            from .cpu.bicgstab import Passes as base
-        found: type[Method] | None = base
-        return found
+    p: Any
+    v_: Any
+    shadow: Any
+    t: Any
+    p_hat: Any
+    s_hat: Any
 
     def start(self) -> None:
         """The shadow residual is the residual."""
@@ -70,6 +67,15 @@ class BiCGSTAB(Method):
     def settle(self) -> None:
         """See :class:`Method`: what breaks the next step down, unless this one was the last."""
         self.stop(self._lost, BREAKDOWN)
+
+
+def _method(system: System) -> Method:
+    """The method on the system's device."""
+    if system.device.kind == "cuda":
+        from .gpu.bicgstab import Launches
+
+        return Launches(system)
+    return BiCGSTAB(system)
 
 
 def bicgstab(
@@ -119,4 +125,4 @@ def bicgstab(
     >>> x.round(9), info
     (array([ 2., -2.,  9.]), 0)
     """
-    return solving.solved(BiCGSTAB.on_its_device, (A, b, x0, M), (rtol, atol, maxiter), callback)
+    return solving.solved(_method, (A, b, x0, M), (rtol, atol, maxiter), callback)

@@ -58,8 +58,8 @@ def cg(
     callback : function, optional
         Called as ``callback(x)`` after each iteration.
     precision : {None, "mixed"}
-        ``"mixed"``: iterations in single precision, refined in double precision until the tolerance holds; in double
-        precision on a GPU that holds the system in its shared memory, as they are as fast then. A is ours.
+        ``"mixed"``, on a GPU: iterations in single precision, refined in double precision until the tolerance holds;
+        in double precision where the GPU holds the system in its shared memory, as they are as fast then. A is ours.
 
     Returns
     -------
@@ -172,6 +172,8 @@ class CG:
             raise ValueError(f"precision must be None or 'mixed'; got {precision!r}")
         if precision == "mixed" and not isinstance(A, SparseArray):
             raise TypeError(f"precision='mixed' needs a sparse matrix, which can be cast; got {type(A).__name__}. Use asarray")
+        if precision == "mixed" and A._target.kind == "cpu":
+            raise ValueError("precision='mixed' is for a GPU; got an array in host memory. Leave it out, or use A.to_device")
         if precision == "mixed" and iterations is not None:
             raise ValueError("precision='mixed' refines until a tolerance holds; it excludes iterations")
         operators.check_square(getattr(A, "shape", None) or np.shape(A))
@@ -299,7 +301,7 @@ class CG:
 
     def _made(self, given: Arguments) -> Any:
         system = solving.described(given, check_every=self._check_every, iterations=self._iterations, history=self._history)
-        is_mixed = self._precision == "mixed" and system.dtype not in operators.SINGLE and mixed.pays(system)
+        is_mixed = self._precision == "mixed" and system.dtype not in operators.SINGLE and _pays(system)
         return mixed.Engine(system, _make) if is_mixed else _make(system)
 
 
@@ -307,6 +309,13 @@ def _is_thin(given: Arguments) -> bool:
     """Whether columns are so few, and rows so short, that one after the other is faster."""
     few = given.b.ndim == 2 and given.b.shape[1] < THIN
     return few and solving.is_one_by_one(given.matrix, given.b.real, given.device)
+
+
+def _pays(system: System) -> bool:
+    """Whether iterations in single precision are faster for this system."""
+    from .gpu import refined
+
+    return refined.pays(system)
 
 
 def _make(system: System) -> Any:

@@ -3,9 +3,8 @@
 Source: Y. Saad, M. H. Schultz, "GMRES: A Generalized Minimal Residual Algorithm for Solving Nonsymmetric Linear
 Systems", SIAM J. Sci. Stat. Comput. 7(3), 1986, preconditioned from the left as in SciPy. A new basis vector is made
 orthogonal to the others by two passes of classical Gram-Schmidt (L. Giraud et al., "Rounding error analysis of the
-classical Gram-Schmidt orthogonalization process", Numer. Math. 101, 2005), which are products of matrices. The second
-is left out where it is not needed: on a CPU by a bound of what is lost (:mod:`.cpu.gmres`), on a GPU where it would
-remove rounding errors alone. The small least-squares problems are solved on the host.
+classical Gram-Schmidt orthogonalization process", Numer. Math. 101, 2005), which are products of matrices. A GPU
+leaves the second out where it would remove rounding errors alone. The small least-squares problems are solved on the host.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..core import devices
-from . import arguments, arithmetic, solving
+from . import arguments, solving
 from .ends import A_NAN, CONVERGED, ENDS, M_NAN, M_SINGULAR, MAXITER, RUNNING, STAGNATION
 from .operators import multiply
 from .solution import Outcome
@@ -36,7 +35,7 @@ class GMRES:
 
     def __init__(self, system: System, restart: int | None, callback_type: str | None) -> None:
         self.system, self.callback_type = system, callback_type
-        self.v = arithmetic.of(system.device, system.shape, system.dtype)
+        self.v = system.arithmetic()
         self.restart = max(1, min(RESTART if restart is None else restart, system.n))
         xp = self.v.xp
         self.basis = xp.zeros((self.restart + 1, system.n, self.v.columns), system.dtype)
@@ -44,15 +43,10 @@ class GMRES:
         self._product = None if system.device.kind == "cuda" else self.v.empty()
         self.one, self.minus_one, self.is_zero = self.v.constant(1), self.v.constant(-1), False
         self._on_gpu: Any = None
-        self._orthogonal: Any = None
         if system.device.kind == "cuda":
             from .gpu.gmres import Basis
 
             self._on_gpu = Basis(system, self.basis, self.w, self.z)
-        elif system.columns is None and system.dtype.kind != "c":
-            from .cpu.gmres import Orthogonal
-
-            self._orthogonal = Orthogonal(self.basis[:, :, 0])
 
     def run(self, b: Any, x: Any, tolerance: np.ndarray, limit: int, callback: Callable[[Any], Any] | None = None) -> Outcome:
         """Solve; `limit` counts cycles, or iterations where the callback is of the type ``"legacy"``."""
@@ -166,9 +160,6 @@ class GMRES:
         xp, basis = self.v.xp, self.basis
         self.w[...] = basis[step].reshape(self.w.shape)
         product = multiply(self.system.matrix, self.w, self._product)
-        if self._orthogonal is not None:
-            made: np.ndarray = self._orthogonal.extend(step, self._precondition(product))
-            return made
         w = self._columns(self._precondition(product))
         known = basis[: step + 1]
         h = xp.zeros((step + 2, self.v.columns), self.v.scalar)

@@ -1,9 +1,8 @@
 """The loop that methods share: a method makes steps, and here is decided who goes on, and why a column ended.
 
-Here this is array code, in which a CPU solves for several columns, and complex ones. One column on a CPU, and all on a
-GPU, have a loop of their own (:mod:`.cpu.steps`, :mod:`.gpu.steps`). A column that has ended is left as it is, for its
-factors are 0 from then on. A method's own residual is an update: the true one is computed before success is
-said, and where the update lied the column starts again from the true one.
+Here this is array code, in which a CPU solves. A GPU has a loop of its own (:mod:`.gpu.steps`). A column that has ended
+is left as it is, for its factors are 0 from then on. A method's own residual is an update: the true one is computed before
+success is said, and where the update lied the column starts again from the true one.
 
 Where A is singular, or nearly, the factors of a step may have any size, and x overflows. So an iterate is kept whenever
 its residual is a tenth of that of the one before, and a column that ends worse than it began ends with what was kept.
@@ -12,12 +11,11 @@ its residual is a tenth of that of the one before, and a column that ends worse 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from . import arithmetic
-from .ends import A_NAN, BREAKDOWN, CONVERGED, RUNNING, VERIFY, Judge
+from .ends import A_NAN, BREAKDOWN, CONVERGED, M_NAN, M_NOT_DEFINITE, RUNNING, VERIFY, Judge
 from .operators import multiply
 from .solution import Outcome
 from .system import System, apply
@@ -32,13 +30,9 @@ class Method:
     #: The vectors that a subclass works with: attributes of these names.
     works_with: ClassVar[tuple[str, ...]] = ()
 
-    if TYPE_CHECKING:  # a base in kernels uses the vectors and scalars of the method that it stands beside
-
-        def __getattr__(self, name: str) -> Any: ...
-
     def __init__(self, system: System) -> None:
         self.system, self.matrix, self.M = system, system.matrix, system.preconditioner
-        self.v = arithmetic.of(system.device, system.shape, system.dtype)
+        self.v = system.arithmetic()
         self.xp = self.v.xp
         self.r = self.v.empty()
         for name in self.works_with:
@@ -47,20 +41,6 @@ class Method:
         self.end: Any = None
         self.kept: Any = None  # iterates, and the norms of their residuals
         self.best: Any = None
-
-    @classmethod
-    def on_its_device(cls, system: System) -> Method:
-        """The method where the system lives: it begins as it is written, and goes on in the device's kernels."""
-        base = cls._kernels(system)
-        if base is None:
-            return cls(system)
-        in_kernels: type[Method] = type(cls.__name__, (base, cls), {})
-        return in_kernels(system)
-
-    @classmethod
-    def _kernels(cls, system: System) -> type[Method] | None:
-        """The base of the method whose steps are kernels; None where it is array code."""
-        raise NotImplementedError
 
     def start(self) -> None:
         """Begin from the residual ``self.r``."""
@@ -107,6 +87,13 @@ class Method:
         """``a / b`` for columns that go on, 0 where b is 0 and for the others."""
         usable = self.active & (b != 0)
         return self.v.where(usable, a / self.v.where(usable, b, 1.0), self.v.constant(0))
+
+    def length(self, square: Any) -> Any:
+        """The root of ``r @ M @ r``, which ends columns where M is at fault."""
+        v = self.v
+        self.stop(~v.is_finite(square), M_NAN)
+        self.stop(square < 0, M_NOT_DEFINITE)
+        return v.sqrt(v.where(square > 0, square, v.constant(0)))
 
     def run(self, b: Any, x: Any, tolerance: np.ndarray, limit: int, callback: Callable[[Any], Any] | None = None) -> Outcome:
         """Solve, as :mod:`cvrarray.linalg.system` says; `callback(x)` is called after each iteration."""

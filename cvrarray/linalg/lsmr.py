@@ -1,23 +1,22 @@
 """LSMR for least squares with any A, rectangular or singular.
 
 Source: D. C.-L. Fong, M. A. Saunders, "LSMR: An Iterative Algorithm for Sparse Least-Squares Problems", SIAM J. Sci.
-Comput. 33(5), 2011: algorithm in section 2.5 to 2.7, tests for the end in section 3.4. The names of numbers are the
-paper's.
+Comput. 33(5), 2011. On a CPU it is SciPy's loop around our products, on a GPU that of :mod:`.gpu.lsmr`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse.linalg
 
 from ..array import transposed
 from ..array.base import SparseArray
 from ..core import devices
 from ..core.progress import shown
-from . import arguments, arithmetic, bidiagonal, operators, solving, vectors
+from . import arguments, operators, solving
 
 
 class Result(NamedTuple):
@@ -58,14 +57,14 @@ class Result(NamedTuple):
     normx: Any
 
 
-def _rotation(a: Any, b: Any) -> tuple[Any, Any, Any]:
-    """c, s, r of ``[[c, s], [-s, c]] @ [a, b] = [r, 0]``; of plain numbers too, as all functions here."""
-    if not isinstance(a, np.ndarray):
-        length = np.float64(math.hypot(a, b))
-        return (a / length, b / length, length) if length > 0 else (np.float64(1), np.float64(0), length)
-    r = np.hypot(a, b)
-    safe = np.where(r > 0, r, 1.0)
-    return np.where(r > 0, a / safe, 1.0), np.where(r > 0, b / safe, 0.0), r
+class Limits(NamedTuple):
+    """What ends an iteration, as SciPy names it, and the damping."""
+
+    damp: float
+    atol: float
+    btol: float
+    conlim: float
+    maxiter: int
 
 
 class Adjoint:
@@ -95,210 +94,6 @@ class Adjoint:
         return out
 
 
-class Estimates:
-    """Norms and the condition number, from the rotations: section 2.5 and 3 of the paper; all numbers are (k,)."""
-
-    def __init__(self, alpha: np.ndarray, beta: np.ndarray) -> None:
-        zero, one = 0.0 * beta, 0.0 * beta + 1
-        self.beta_dd, self.beta_d, self.rho_d, self.tau, self.theta = beta.copy(), zero, one, zero, zero
-        self.d = zero
-        self.norm_a2, self.max_rho, self.min_rho = alpha**2, zero, 1e100 * one
-        self.norm_a, self.cond = np.sqrt(self.norm_a2), one
-        self.norm_r = beta.copy()
-
-    def residual(self, first: Any, second: Any, bars: Any) -> None:
-        """``|b - A x|``, from the rotations (chat, shat), (c, s) and the bidiagonal's numbers."""
-        (c_hat, s_hat), (c, s) = first, second
-        theta_bar, rho_bar, zeta, zeta_old = bars
-        acute, check = c_hat * self.beta_dd, -s_hat * self.beta_dd
-        hat = c * acute
-        self.beta_dd = -s * acute
-        theta_old = self.theta
-        c_tilde, s_tilde, rho_tilde = _rotation(self.rho_d, theta_bar)
-        self.theta, self.rho_d = s_tilde * rho_bar, c_tilde * rho_bar
-        self.beta_d = -s_tilde * self.beta_d + c_tilde * hat
-        self.tau = _over(zeta_old - theta_old * self.tau, rho_tilde)
-        tau_d = _over(zeta - self.theta * self.tau, self.rho_d)
-        self.d = self.d + check**2
-        self.norm_r = np.sqrt(self.d + (self.beta_d - tau_d) ** 2 + self.beta_dd**2)
-
-    def matrix(self, alpha: np.ndarray, beta: np.ndarray, rho_bar_old: np.ndarray, rho: np.ndarray, is_first: bool) -> None:
-        """``|A|`` and ``cond(A)``."""
-        self.norm_a2 = self.norm_a2 + beta**2
-        self.norm_a = np.sqrt(self.norm_a2)
-        self.norm_a2 = self.norm_a2 + alpha**2
-        self.max_rho = np.maximum(self.max_rho, rho_bar_old)
-        if not is_first:
-            self.min_rho = np.minimum(self.min_rho, rho_bar_old)
-        self.cond = _over(np.maximum(self.max_rho, rho), np.minimum(self.min_rho, rho))
-
-
-def _over(a: Any, b: Any) -> Any:
-    if not isinstance(b, np.ndarray):
-        return a / b if b != 0 else np.float64(0)
-    return np.where(b != 0, a / np.where(b != 0, b, 1.0), 0.0)
-
-
-class Tests:
-    """The tests for the end: section 3.4 of the paper, and SciPy's numbers of them."""
-
-    def __init__(self, atol: float, btol: float, conlim: float, maxiter: int) -> None:
-        self.atol, self.btol, self.maxiter = atol, btol, maxiter
-        self.ctol = 1 / conlim if conlim > 0 else 0.0
-
-    def stop(self, itn: int, of: Estimates, norm_ar: np.ndarray, norm_x: np.ndarray, norm_b: np.ndarray) -> np.ndarray:
-        """SciPy's ``istop`` of each column; 0 goes on. A number that is not finite ends a column as 7 does."""
-        where = _where(norm_b)
-        test1 = _over(of.norm_r, norm_b)
-        below = of.norm_a * of.norm_r
-        test2 = where(below != 0, norm_ar / where(below != 0, below, 1.0), np.inf)
-        test3 = 1 / of.cond
-        size = of.norm_a * norm_x / norm_b
-        stop: Any = 7 if itn >= self.maxiter else 0
-        for found, number in (
-            (of.norm_r + norm_ar + norm_x >= np.inf, 7),
-            (of.norm_r + norm_ar + norm_x != of.norm_r + norm_ar + norm_x, 7),
-            (1 + test3 <= 1, 6),
-            (1 + test2 <= 1, 5),
-            (1 + test1 / (1 + size) <= 1, 4),
-            (test3 <= self.ctol, 3),
-            (test2 <= self.atol, 2),
-            (test1 <= self.btol + self.atol * size, 1),
-        ):
-            stop = where(found, number, stop)
-        return np.asarray(stop)
-
-
-def _where(like: Any) -> Callable[[Any, Any, Any], Any]:
-    """``where(condition, a, b)`` for arrays, or for plain numbers."""
-    return np.where if isinstance(like, np.ndarray) else lambda condition, a, b: a if condition else b
-
-
-class LSMR:
-    """The iteration for k right-hand sides side by side; vectors on the device, numbers (k,) in host memory.
-
-    For vectors (n,) the numbers are plain ones, which is ten times as fast.
-    """
-
-    def __init__(self, matrix: Any, device: devices.Device, shape: tuple[int, ...], dtype: np.dtype, damp: float) -> None:
-        (n_rows, n_cols), columns = matrix.shape, math.prod(shape[1:])
-        self.matrix, self.damp = transposed.with_tables(matrix, columns), damp
-        self.rows = arithmetic.of(device, (n_rows, *shape[1:]), dtype)
-        self.cols = arithmetic.of(device, (n_cols, *shape[1:]), dtype)
-        self.adjoint = Adjoint(matrix, device, columns)
-        self.xp = device.xp
-        self.u, self.product = self.rows.empty(), self.rows.empty()
-        self.v, self.h, self.h_bar, self.back = (self.cols.zeros() for _ in range(4))
-
-    def norm(self, of: vectors.Vectors, vector: Any) -> np.ndarray:
-        """Norms, in host memory."""
-        found = of.host(of.norm(vector))
-        return found if vector.ndim == 2 else found[0]
-
-    def put(self, of: vectors.Vectors, a: Any) -> Any:
-        """Numbers as a scalar of the device."""
-        return of.load(a) if isinstance(a, np.ndarray) else of.constant(a)
-
-    def scale(self, of: vectors.Vectors, vector: Any, length: np.ndarray) -> None:
-        """Divide by a length, unless that is 0."""
-        of.combine(self.put(of, _over(1.0, length)), vector, of.constant(0), vector, vector)
-
-    def bidiagonalise(self, alpha: np.ndarray, beta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The next u and v of Golub and Kahan, and their lengths."""
-        operators.multiply(self.matrix, self.v, self.product)
-        self.rows.combine(self.put(self.rows, -alpha), self.u, self.rows.constant(1), self.product, self.u)
-        beta = self.norm(self.rows, self.u)
-        self.scale(self.rows, self.u, beta)
-        self.adjoint(self.u, self.back)
-        self.cols.combine(self.put(self.cols, -beta), self.v, self.cols.constant(1), self.back, self.v)
-        alpha = _where(beta)(beta > 0, self.norm(self.cols, self.v), 0.0 * beta)
-        self.scale(self.cols, self.v, alpha)
-        return alpha, beta
-
-    def run(self, b: Any, x: Any, norm_b: np.ndarray, tests: Tests, has_start: bool) -> tuple[Any, ...]:
-        """Solve; what SciPy returns, of each column."""
-        columns, one = self.rows.columns, self.rows.constant(1)
-        self.u[...] = b
-        if has_start:
-            operators.multiply(self.matrix, x, self.product)
-            self.rows.combine(one, self.u, -one, self.product, self.u)
-        beta = self.norm(self.rows, self.u)
-        self.scale(self.rows, self.u, beta)
-        self.adjoint(self.u, self.v)
-        where = _where(beta)
-        norm_b = norm_b if b.ndim == 2 else norm_b[0]
-        alpha = where(beta > 0, self.norm(self.cols, self.v), 0.0 * beta)
-        self.scale(self.cols, self.v, alpha)
-        of = Estimates(alpha, beta)
-        zeta_bar, alpha_bar, unit = alpha * beta, alpha.copy(), np.ones_like(alpha)[()]
-        rho, rho_bar, c_bar, s_bar, zeta = unit, unit, unit, 0 * unit, 0 * unit
-        self.h[...] = self.v
-        self.h_bar[...] = 0
-        stop, count = np.zeros(columns, np.int64), np.zeros(columns, np.int64)
-        going = (zeta_bar != 0) & (norm_b != 0)
-        ends = np.array([beta, zeta_bar, of.norm_a, of.cond, 0 * unit]).reshape(5, columns)
-        damp, itn = self.damp * unit, 0
-        going = np.atleast_1d(going)
-        zetas = np.atleast_1d(zeta_bar)
-        is_finite = np.isfinite(zetas) & np.isfinite(norm_b)
-        stop[going & ~is_finite] = 7
-        going &= is_finite & (tests.maxiter > 0)
-        x.reshape(len(x), columns)[:, (np.atleast_1d(norm_b) == 0) & (zetas != 0)] = 0
-        if going.any() and (self.adjoint.device.kind == "cuda" or x.ndim == 1):
-            return self._in_kernels(x, of, (alpha, beta, norm_b), tests, going, stop)
-        while going.any():
-            itn += 1
-            alpha, beta = self.bidiagonalise(alpha, beta)
-            c_hat, s_hat, alpha_hat = _rotation(alpha_bar, damp)
-            rho_old, rho_bar_old, zeta_old = rho, rho_bar, zeta
-            c, s, rho = _rotation(alpha_hat, beta)
-            theta, alpha_bar = s * alpha, c * alpha
-            theta_bar, rho_temp = s_bar * rho, c_bar * rho
-            c_bar, s_bar, rho_bar = _rotation(rho_temp, theta)
-            zeta, zeta_bar = c_bar * zeta_bar, -s_bar * zeta_bar
-            self._move(x, going, _over(theta_bar * rho, rho_old * rho_bar_old), _over(zeta, rho * rho_bar), _over(theta, rho))
-            of.residual((c_hat, s_hat), (c, s), (theta_bar, rho_bar, zeta, zeta_old))
-            of.matrix(alpha, beta, rho_bar_old, rho_temp, itn == 1)
-            norm_x = self.norm(self.cols, x)
-            found = tests.stop(itn, of, abs(zeta_bar), norm_x, norm_b)
-            if found.any():
-                now = going & (np.atleast_1d(found) != 0)
-                numbers = [of.norm_r, abs(zeta_bar), of.norm_a, of.cond, norm_x]
-                ends = np.where(now, np.array(numbers).reshape(5, columns), ends)
-                count, stop = np.where(now, itn, count), np.where(now, found, stop)
-                going &= ~now
-        return x, stop, count, *ends
-
-    def _in_kernels(
-        self, x: Any, of: Estimates, numbers: tuple[Any, Any, Any], tests: Tests, going: np.ndarray, stop: np.ndarray
-    ) -> tuple[Any, ...]:
-        """The steps of columns that go on, and what SciPy returns; the others are as they began."""
-        kernels: Any
-        if self.adjoint.device.kind == "cuda":
-            from .gpu import lsmr as kernels
-        else:
-            from .cpu import lsmr as kernels
-        alpha, beta, norm_b = numbers
-        state = np.zeros(going.size, bidiagonal.STATE)
-        values = {"alpha": alpha, "beta": beta, "norm_b": norm_b, "alpha_bar": alpha, "zeta_bar": alpha * beta}
-        values |= {"damp": self.damp, "atol": tests.atol, "btol": tests.btol, "ctol": tests.ctol, "limit": tests.maxiter}
-        values |= dict.fromkeys(("length_u", "rho", "rho_bar", "c_bar"), 1.0) | {"stop": stop, "going": going}
-        values |= {name: getattr(of, name) for name in bidiagonal.ESTIMATES}
-        for name, value in values.items():
-            state[name] = value
-        vectors = bidiagonal.Vectors(self.u, self.product, self.v, self.back, self.h, self.h_bar, x)
-        end = kernels.run(self.matrix, self.adjoint, operators.multiply, vectors, state)
-        ends = end["norm_r"], abs(end["zeta_bar"]), end["norm_a"], end["cond"], end["norm_x"]
-        return x, end["stop"], end["iterations"], *ends
-
-    def _move(self, x: Any, going: np.ndarray, back: np.ndarray, step: np.ndarray, turn: np.ndarray) -> None:
-        """``h_bar = h - back h_bar; x += step h_bar; h = v - turn h``."""
-        of = self.cols
-        of.combine(of.constant(1), self.h, self.put(of, -back), self.h_bar, self.h_bar)
-        of.add(self.put(of, step * going if x.ndim == 2 else step), self.h_bar, x)
-        of.combine(of.constant(1), self.v, self.put(of, -turn), self.h, self.h)
-
-
 def lsmr(
     A: Any,
     b: Any,
@@ -316,7 +111,7 @@ def lsmr(
     ----------
     A : (n_rows, n_cols) array of ours, sparse or dense matrix, or operator with ``rmatvec`` too
     b : (n_rows,) or (n_rows, k) array on A's device
-        k columns are k problems, solved side by side.
+        k columns are k problems.
     damp : float
         Of ridge regression: the penalty is its square.
     atol, btol : float
@@ -368,63 +163,83 @@ def lsmr(
                 raise ValueError(f"x0 must have shape {x.shape}; got {starts[0].shape}")
             x[...] = starts[0].reshape(x.shape)
         limit, damp = arguments.count(maxiter, "maxiter", min(matrix.shape)), arguments.real(damp or 0, "damp")
-        tolerances = [
-            arguments.tolerance(default if value is None else value, name)
-            for value, default, name in ((atol, 1e-6, "atol"), (btol, 1e-6, "btol"), (conlim, 1e8, "conlim"))
-        ]
-        tests = Tests(tolerances[0], tolerances[1], tolerances[2], limit)
+        limits = Limits(
+            damp,
+            arguments.tolerance(1e-6 if atol is None else atol, "atol"),
+            arguments.tolerance(1e-6 if btol is None else btol, "btol"),
+            arguments.tolerance(1e8 if conlim is None else conlim, "conlim"),
+            limit,
+        )
         with np.errstate(all="ignore"), shown(f"least squares for {x.shape[0]:,} unknowns"):
-            found, is_worse = _solved(matrix, b, x, damp, tests, device)
+            found, is_worse = _solved(matrix, b, x, limits, device)
             if starts and is_worse.any():  # the sizes of numbers that the start brought in hide b: without it
-                again = _solved(matrix, b, xp.zeros_like(x), damp, tests, device)[0]
-                xp.copyto(found[0], again[0], where=xp.asarray(is_worse))
-                count = found[2] + again[2]
-                found = found[0], *(np.where(is_worse, new, old) for old, new in zip(found[1:], again[1:], strict=True))
-                found = *found[:2], np.where(is_worse, count, found[2]), *found[3:]
-            lost = ~np.isfinite(arguments.norms(found[0], device))
+                again = _solved(matrix, b, xp.zeros_like(x), limits, device)[0]
+                again = again._replace(itn=found.itn + again.itn)
+                xp.copyto(found.x, again.x, where=xp.asarray(is_worse))
+                found = Result(found.x, *(np.where(is_worse, *two) for two in zip(again[1:], found[1:], strict=True)))
+            lost = ~np.isfinite(arguments.norms(found.x, device))
             if lost.any():
-                xp.copyto(found[0], starts[0].reshape(x.shape) if starts else 0, where=xp.asarray(lost))
-                found = found[0], np.where(lost, 7, found[1]), *found[2:]
+                xp.copyto(found.x, starts[0].reshape(x.shape) if starts else 0, where=xp.asarray(lost))
+                found = found._replace(istop=np.where(lost, 7, found.istop))
     return _result(found, b, show)
 
 
-def _solved(
-    matrix: Any, b: Any, x: Any, damp: float, tests: Tests, device: devices.Device
-) -> tuple[tuple[Any, ...], np.ndarray]:
-    """What SciPy returns, of each column, from the start x; and for which columns 0 is a better solution."""
-    xp, has_start, norm_b = device.xp, bool(x.any()), arguments.norms(b, device)
+def _solved(matrix: Any, b: Any, x: Any, limits: Limits, device: devices.Device) -> tuple[Result, np.ndarray]:
+    """The result of each column, from the start x; and for which columns 0 is a better solution."""
+    xp, has_start, norm_b, damp = device.xp, bool(x.any()), arguments.norms(b, device), limits.damp
     # squares of very small and large numbers vanish
     scale, is_far = solving.scale_of(norm_b, arguments.norms(x, device), b.dtype)
     (x if x.ndim == 2 else x[:, None])[:, np.flatnonzero(is_far & (damp == 0))] = 0
     if (scale != 1).any():
         b, x, norm_b = solving.times(b, scale, xp), solving.times(x, scale, xp), norm_b * scale
     start = x.copy() if damp and has_start else None
-    if solving.is_one_by_one(matrix, b, device) and b.shape[1]:
-        loop = LSMR(matrix, device, b.shape[:1], b.dtype, damp)
-        found = _one_by_one(loop, b, x, norm_b, tests, has_start)
-    else:
-        loop = LSMR(matrix, device, b.shape, b.dtype, damp)
-        found = loop.run(b, x, norm_b, tests, has_start)
-    found, is_worse = _verified(loop, b, start, found, tests, norm_b)
-    x, stop, count, norm_r, norm_ar, norm_a, cond, norm_x = found
+    columns = math.prod(b.shape[1:]) if device.kind == "cuda" else 1
+    adjoint = Adjoint(matrix, device, columns)
+    matrix = transposed.with_tables(matrix, columns)
+    solve: Any = _by_columns
+    if device.kind == "cuda":
+        from .gpu.lsmr import run as solve
+    found = Result(*solve(matrix, adjoint, b, x, norm_b, limits))
+    found, is_worse = _verified(matrix, adjoint, (b, start, norm_b), found, limits)
     if (scale != 1).any():
-        x, norm_r, norm_ar, norm_x = solving.times(x, 1 / scale, xp), norm_r / scale, norm_ar / scale, norm_x / scale
-    return (x, stop, count, norm_r, norm_ar, norm_a, cond, norm_x), is_worse
+        norms = {name: getattr(found, name) / scale for name in ("normr", "normar", "normx")}
+        found = found._replace(x=solving.times(found.x, 1 / scale, xp), **norms)
+    return found, is_worse
+
+
+def _by_columns(matrix: Any, adjoint: Adjoint, b: Any, x: Any, norm_b: np.ndarray, limits: Limits) -> tuple[Any, ...]:
+    """x, from the start x, and what SciPy returns beside it, for one column after the other."""
+    dtype = b.dtype
+
+    def product(call: Any, length: int) -> Any:
+        return lambda vector: call(np.ascontiguousarray(vector, dtype).reshape(-1), np.empty(length, dtype))
+
+    times = product(matrix.matvec, matrix.shape[0]), product(adjoint, matrix.shape[1])
+    operator = scipy.sparse.linalg.LinearOperator(matrix.shape, *times, dtype=dtype)
+    sides, starts = (vector[:, None] if vector.ndim == 1 else vector for vector in (b, x))
+    ends = np.zeros((7, sides.shape[1]))
+    for j, is_usable in enumerate(np.isfinite(norm_b) & np.isfinite(arguments.norms(x, adjoint.device))):
+        ends[0, j] = 7
+        if is_usable:
+            start = starts[:, j].copy() if starts[:, j].any() else None
+            found, *ends[:, j] = scipy.sparse.linalg.lsmr(operator, sides[:, j].copy(), *limits, False, start)
+            starts[:, j] = found
+    return x, ends[0].astype(int), ends[1].astype(int), *ends[2:]
 
 
 def _verified(
-    loop: LSMR, b: Any, start: Any, found: tuple[Any, ...], tests: Tests, norm_b: np.ndarray
-) -> tuple[tuple[Any, ...], np.ndarray]:
+    matrix: Any, adjoint: Adjoint, given: tuple[Any, Any, np.ndarray], found: Result, limits: Limits
+) -> tuple[Result, np.ndarray]:
     """With 7, and the true norms, where a solution was said to be found by estimates that x itself does not meet; and for
     which columns it was said though 0 has a smaller residual, as the tolerance counts in how large x is.
     """
-    x, stop, count, norm_r, norm_ar, norm_a, cond, norm_x = found
+    (b, start, norm_b), (x, stop, _, norm_r, norm_ar, norm_a, _, norm_x) = given, found
     is_found = np.isin(stop, (1, 2, 4, 5))
     if not is_found.any():
         return found, is_found
-    device, damp, eps = loop.adjoint.device, loop.damp, 10 * float(np.finfo(b.dtype).eps)
-    r = b - operators.multiply(loop.matrix, x, device.xp.empty_like(b))
-    back, rounding = loop.adjoint(r, device.xp.empty_like(x)), eps * (norm_a * norm_x + norm_b)
+    device, damp, eps = adjoint.device, limits.damp, 10 * float(np.finfo(b.dtype).eps)
+    r = b - operators.multiply(matrix, x, device.xp.empty_like(b))
+    back, rounding = adjoint(r, device.xp.empty_like(x)), eps * (norm_a * norm_x + norm_b)
     size = arguments.norms(r, device)
     is_worse = is_found & (damp == 0) & (size > 1.01 * norm_b)
     if damp:  # the penalty is on the way from the start
@@ -432,24 +247,14 @@ def _verified(
         back -= x.dtype.type(damp * damp) * away
         size = np.hypot(size, damp * arguments.norms(away, device))
     steep = arguments.norms(back, device)
-    solved = size <= 1.01 * (tests.btol * norm_b + tests.atol * norm_a * norm_x) + rounding
-    least = steep <= 1.01 * tests.atol * norm_a * size + np.hypot(norm_a, damp) * rounding
+    solved = size <= 1.01 * (limits.btol * norm_b + limits.atol * norm_a * norm_x) + rounding
+    least = steep <= 1.01 * limits.atol * norm_a * size + np.hypot(norm_a, damp) * rounding
     lied = np.isin(stop, (1, 4)) & ~solved | np.isin(stop, (2, 5)) & ~least | is_worse
     norm_r, norm_ar = np.where(lied, size, norm_r), np.where(lied, steep, norm_ar)
-    return (x, np.where(lied, 7, stop), count, norm_r, norm_ar, norm_a, cond, norm_x), is_worse
+    return found._replace(istop=np.where(lied, 7, stop), normr=norm_r, normar=norm_ar), is_worse
 
 
-def _one_by_one(loop: LSMR, b: Any, x: Any, norm_b: np.ndarray, tests: Tests, has_start: bool) -> tuple[Any, ...]:
-    """What :meth:`LSMR.run` returns, of each column by itself."""
-    ends = []
-    for j in range(b.shape[1]):
-        found, *numbers = loop.run(b[:, j].copy(), x[:, j].copy(), norm_b[j : j + 1], tests, has_start)
-        x[:, j] = found
-        ends.append(numbers)
-    return x, *(np.concatenate([np.atleast_1d(number) for number in numbers]) for numbers in zip(*ends, strict=True))
-
-
-def _result(found: tuple[Any, ...], b: Any, show: bool) -> Result:
+def _result(found: Result, b: Any, show: bool) -> Result:
     x, stop, count, *numbers = found
     stop = np.where(np.isfinite(numbers[-1]), stop, 7)  # x may be larger than its dtype holds, though its residual was small
     if b.ndim == 2:

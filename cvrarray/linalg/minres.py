@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import arguments, operators, solving
-from .ends import A_NAN, BREAKDOWN, M_NAN, M_NOT_DEFINITE, M_SINGULAR
+from .ends import A_NAN, BREAKDOWN, M_SINGULAR
 from .iteration import Method
 from .system import System
 
@@ -32,16 +32,6 @@ class MINRES(Method):
     w_old: Any
     w_new: Any
 
-    @classmethod
-    def _kernels(cls, system: System) -> type[Method] | None:
-        base: Any = None
-        if system.device.kind == "cuda":
-            from .gpu.minres import Launches as base
-        elif system.columns is None:
-            from .cpu.minres import Passes as base
-        found: type[Method] | None = base
-        return found
-
     def start(self) -> None:
         """The first Lanczos vector is the residual."""
         v = self.v
@@ -50,18 +40,12 @@ class MINRES(Method):
         self.w[...] = 0
         self.w_old[...] = 0
         self.basis[...] = self.precondition(self.r, self.y)
-        self.beta = self._length(v.real_dot(self.new, self.basis))
+        self.beta = self.length(v.real_dot(self.new, self.basis))
         self.stop(self.beta == 0, M_SINGULAR)
         zero = v.constant(0)
         self.beta_old, self.epsilon, self.delta_bar, self.phi_bar = zero, zero, zero, self.beta
         self.c, self.s = zero - 1, zero
         self.is_first = True
-
-    def _length(self, square: Any) -> Any:
-        v = self.v
-        self.stop(~v.is_finite(square), M_NAN)
-        self.stop(square < 0, M_NOT_DEFINITE)
-        return v.sqrt(v.where(square > 0, square, v.constant(0)))
 
     def step(self, x: Any) -> Any:
         """See :class:`Method`."""
@@ -78,7 +62,7 @@ class MINRES(Method):
         self.old, self.new, self.y = self.new, self.y, self.old
 
         preconditioned = self.precondition(self.new, self.y)
-        beta = self._length(v.real_dot(self.new, preconditioned))
+        beta = self.length(v.real_dot(self.new, preconditioned))
         epsilon_old, self.epsilon = self.epsilon, self.s * beta
         delta = self.c * self.delta_bar + self.s * alpha
         gamma_bar = self.s * self.delta_bar - self.c * alpha
@@ -103,6 +87,15 @@ class MINRES(Method):
     def settle(self) -> None:
         """See :class:`Method`: the Krylov space is exhausted, and the residual is not 0."""
         self.stop(self.beta == 0, BREAKDOWN)
+
+
+def _method(system: System) -> Method:
+    """The method on the system's device."""
+    if system.device.kind == "cuda":
+        from .gpu.minres import Launches
+
+        return Launches(system)
+    return MINRES(system)
 
 
 def minres(
@@ -175,7 +168,7 @@ def minres(
     given = _shifted(matrix, shift, device) if shift != 0 else matrix
     n = matrix.shape[0]
     limit = 5 * n if maxiter is None else maxiter
-    x, info = solving.solved(MINRES.on_its_device, (given, b, x0, M), (rtol, 0.0, limit), callback)
+    x, info = solving.solved(_method, (given, b, x0, M), (rtol, 0.0, limit), callback)
     if show:
         print(f"minres: {n} unknowns, rtol {rtol:.1e}, shift {shift:.3g}: info {info}")
     return x, info

@@ -1,6 +1,6 @@
-"""Mixed precision: iterations in single precision, x and true residuals in double precision.
+"""Mixed precision on a GPU: iterations in single precision, x and true residuals in double precision.
 
-Residuals are replaced by true ones while the iteration goes on (:mod:`.cpu.refined`, :mod:`.gpu.refined`). Where single
+Residuals are replaced by true ones while the iteration goes on (:mod:`.gpu.refined`). Where single
 precision makes no progress any more, the engine of double precision takes over from the x that was reached.
 """
 
@@ -12,21 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from . import arithmetic, solution
+from . import solution
 from .solution import Outcome
 from .system import System
 
 Callback = Callable[[Any], Any]
 Make = Callable[[System], Any]
-
-
-def pays(system: System) -> bool:
-    """Whether iterations in single precision are faster for this system, which is in double precision."""
-    if system.device.kind == "cpu":
-        return True
-    from .gpu import refined
-
-    return refined.pays(system)
 
 
 class Engine:
@@ -43,7 +34,9 @@ class Engine:
             history=False,
             is_verified=False,
         )
-        self.inner = _refining(system, inner_system)
+        from .gpu import refined
+
+        self.inner = refined.Engine(system, inner_system)
         self.double: Any = None
 
     def _narrow(self, matrix: Any) -> Any:
@@ -76,15 +69,5 @@ class Engine:
         return Outcome(found.iterations + rest.iterations, rest.residual, rest.reasons, history)
 
     def _norms(self, b: Any) -> np.ndarray:
-        v = arithmetic.of(self.system.device, self.system.shape, self.system.dtype)
+        v = self.system.arithmetic()
         return np.atleast_1d(v.host(v.norm(b)))
-
-
-def _refining(system: System, single: System) -> Any:
-    """The device's engine for both precisions."""
-    replacing: Any
-    if system.device.kind == "cpu":
-        from .cpu.refined import Engine as replacing
-    else:
-        from .gpu.refined import Engine as replacing
-    return replacing(system, single)

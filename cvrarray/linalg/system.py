@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from ..core import devices
+from .vectors import Vectors
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,14 @@ class System:
     def shape(self) -> tuple[int, ...]:
         """Of a vector."""
         return (self.n,) if self.columns is None else (self.n, self.columns)
+
+    def arithmetic(self) -> Vectors:
+        """Of its vectors, on its device."""
+        kind: Any = Vectors
+        if self.device.kind == "cuda":
+            from .gpu.vectors import DeviceVectors as kind
+        found: Vectors = kind(self.device, self.shape, self.dtype)
+        return found
 
 
 def apply(preconditioner: Any, r: Any, out: Any) -> Any:

@@ -1,8 +1,7 @@
-"""Arithmetic of vectors on a device, as the methods need it: what is written once for NumPy and CuPy.
+"""Arithmetic of vectors on a device, as the methods need it: here NumPy's, a GPU's in :mod:`.gpu.vectors`.
 
-A vector is (n,), or (n, k) for k systems at once. A scalar is an array (k,) on the vectors' device, in double
-precision; for vectors (n,) it is (1,), or in host memory a plain number, which is ten times as fast to compute with.
-Sums are in double precision and in a fixed order.
+A vector is (n,), or (n, k) for k systems at once. A scalar is an array (k,) on the vectors' device, (1,) for vectors
+(n,), in double precision. Sums are in double precision and in a fixed order.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from ..core import devices
 
 
 class Vectors:
-    """The arithmetic in array code, for NumPy and CuPy alike; devices have faster ones of the same methods."""
+    """The arithmetic for one system; what is written with ``xp`` is a GPU's too."""
 
     def __init__(self, device: devices.Device, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self.device, self.xp, self.shape, self.dtype = device, device.xp, shape, np.dtype(dtype)
@@ -58,8 +57,8 @@ class Vectors:
 
     def dot(self, x: Any, y: Any) -> Any:
         """``x^H y`` of each column."""
-        product = x.conj() * y if self.dtype.kind == "c" else x * y
-        return product.reshape(len(x), -1).sum(axis=0, dtype=self.scalar)
+        left = x.conj() if self.dtype.kind == "c" else x
+        return np.atleast_1d(np.multiply(left, y, dtype=self.scalar).sum(axis=0))
 
     def real_dot(self, x: Any, y: Any) -> Any:
         """The real part of ``x^H y``."""
@@ -71,15 +70,16 @@ class Vectors:
 
     def add(self, a: Any, x: Any, y: Any) -> None:
         """``y += a x``; where a is 0, y stays as it is, whatever x holds."""
-        a = self._factor(a)
-        y += self.xp.where(a != 0, a * x, self.dtype.type(0))
+        y += self._times(a, x)
 
     def combine(self, a: Any, x: Any, b: Any, y: Any, out: Any) -> None:
         """``out = a x + b y``; out may be x or y, and what is multiplied by 0 counts as 0."""
-        a, b, zero = self._factor(a), self._factor(b), self.dtype.type(0)
-        out[...] = self.xp.where(a != 0, a * x, zero) + self.xp.where(b != 0, b * y, zero)
+        np.add(self._times(a, x), self._times(b, y), out=out)
 
-    def _factor(self, a: Any) -> Any:
-        """A scalar in the vectors' precision; real where the vectors are."""
-        a = self.xp.asarray(a)
-        return a.astype(self.dtype if a.dtype.kind == "c" else self.real)
+    def _times(self, a: Any, x: Any) -> Any:
+        a = np.asarray(a)
+        a = a.astype(self.dtype if a.dtype.kind == "c" else self.real)
+        if (a == 1).all():
+            return x
+        product = a * x
+        return product if a.all() else np.where(a != 0, product, self.dtype.type(0))

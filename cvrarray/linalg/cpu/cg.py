@@ -29,12 +29,10 @@ from cvrarray.cvr import CVRArray
 from cvrarray.linalg.cpu import vectors
 from cvrarray.linalg.ends import (
     A_NAN,
-    CONVERGED,
     COUNTED,
     M_NAN,
     M_NOT_DEFINITE,
     M_SINGULAR,
-    MAXITER,
     NOT_DEFINITE,
     RUNNING,
     VERIFY,
@@ -60,7 +58,7 @@ class State(NamedTuple):
     weighted: np.ndarray  # (columns,): r @ M @ r
     factor: np.ndarray  # (columns,) or (2 columns,): of q in r and of p in x; 0 where a column has ended
     ratio: np.ndarray  # the same: of p in the new p
-    tests: np.ndarray  # (2,) bool: whether ends are looked for, and whether one column to be verified stops all
+    tests: np.ndarray  # (1,) bool: whether ends are looked for
     vanished: np.ndarray  # (columns,): where none are, r @ r at which a column is done
 
 
@@ -105,7 +103,7 @@ class Engine:
             *(np.zeros(columns, np.int64) for _ in range(2)),
             *(np.zeros(columns) for _ in range(3)),
             *(np.zeros(wide) for _ in range(2)),
-            np.array([True, False]),
+            np.array([True]),
             np.zeros(columns),
         )
         blocks = vectors.Blocks(len(r), None if system.columns is None else wide)
@@ -220,11 +218,6 @@ class Engine:
                 true = np.sqrt(state.square)
                 history += [true] * (limit + 1 - len(history))
                 break
-            if not system.is_verified:
-                state.end[state.end == VERIFY] = CONVERGED
-                state.end[state.end == RUNNING] = MAXITER
-                true = np.sqrt(state.square)
-                break
             true = self._start(b, x)
         kept = np.array(history) if self.system.history else None
         return Outcome(state.iterations.copy(), true, judge.reasons(), kept)
@@ -255,13 +248,9 @@ class Engine:
         """``p = M @ r``, the direction of a first iteration; the columns that go on."""
         apply(self.system.preconditioner, self.r, self.p)
         self._dot(vectors.reals(self.r), vectors.reals(self.p), self.partial)
-        return self._ratios(0)
-
-    def _ratios(self, at: int) -> int:
-        """That row of the table alone, with sums from the column `at` on; the columns that go on."""
         table = self._rounds.table
         (row,) = np.flatnonzero(table[:, WHAT] == RATIOS)
-        return self._rounds.cycles(table[0], table, row, row + 1, at, self.partial, self.state, 1)
+        return self._rounds.cycles(table[0], table, row, row + 1, 0, self.partial, self.state, 1)
 
     def _iterate(self, x: np.ndarray, limit: int, history: list[np.ndarray], callback=None) -> None:
         """Iterate until every column has ended, is to be verified, or has had `limit` iterations."""
@@ -380,7 +369,7 @@ def _factors(partial, state):
 @compiler.helper
 def _norms(partial, state):
     """``r @ r``, and whether the residual is small enough to be verified; how many columns go on."""
-    running, stops = 0, False
+    running = 0
     width = len(state.factor) // max(len(state.end), 1)
     for j in range(len(state.end)):
         if state.end[j] == RUNNING:
@@ -390,12 +379,12 @@ def _norms(partial, state):
             if state.tests[0] and not np.isfinite(square):
                 state.end[j] = A_NAN
             elif state.tests[0] and np.sqrt(square) <= state.verify_at[j]:
-                state.end[j], stops = VERIFY, state.tests[1]
+                state.end[j] = VERIFY
             elif not state.tests[0] and square <= state.vanished[j]:
                 state.end[j] = COUNTED
             else:
                 running += 1
-    return 0 if stops else running
+    return running
 
 
 @compiler.helper

@@ -23,17 +23,26 @@ RHO, SHADOW_NORM, LEAST, BEST = slice(0, 2), 8, 9, 10
 
 
 class Launches(Steps):
-    """The steps of :class:`cvrarray.linalg.bicgstab.BiCGSTAB`, beside which it is a base."""
+    """The method of :mod:`cvrarray.linalg.bicgstab` with its steps in kernels."""
 
     words = 18
+    works_with = ("p", "v_", "shadow", "t", "p_hat", "s_hat")
+
+    p: Any
+    v_: Any
+    shadow: Any
+    t: Any
+    p_hat: Any
+    s_hat: Any
 
     def start(self) -> None:
-        """See :class:`cvrarray.linalg.bicgstab.BiCGSTAB`."""
-        super().start()
+        """The shadow residual is the residual."""
+        self.shadow[...] = self.r
+        self.p[...] = self.r
         self._precondition(self.p, self._p_hat)
         self.columns[...] = 0
-        self.columns.view(np.complex128)[:, 0] = self.rho
-        self.columns[:, SHADOW_NORM] = self.shadow_norm
+        self.columns.view(np.complex128)[:, 0] = self.v.dot(self.r, self.r)
+        self.columns[:, SHADOW_NORM] = self.v.norm(self.r)
         self.columns[:, LEAST] = float(np.finfo(self.system.dtype).eps) ** 2
         self.columns[:, BEST] = self.best
 

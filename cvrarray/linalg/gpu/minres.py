@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cvrarray.gpu.compiler import Kernel
+from cvrarray.linalg.ends import M_SINGULAR
 from cvrarray.linalg.gpu.layout import VECTORS
 from cvrarray.linalg.gpu.state import DIAGONAL, GIVEN, IDENTITY
 from cvrarray.linalg.gpu.steps import Steps
@@ -20,22 +21,35 @@ BETA, PHI_BAR, C = 1, 5, 6
 
 
 class Launches(Steps):
-    """The steps of :class:`cvrarray.linalg.minres.MINRES`, beside which it is a base."""
+    """The method of :mod:`cvrarray.linalg.minres` with its steps in kernels."""
 
     words = 20
+    works_with = ("old", "new", "y", "basis", "w", "w_old")
+
+    old: Any
+    new: Any
+    y: Any
+    basis: Any
+    w: Any
+    w_old: Any
 
     def __init__(self, system: Any) -> None:
         super().__init__(system)
         self.z = self.v.empty() if self.kind == GIVEN else self.y
 
     def start(self) -> None:
-        """See :class:`cvrarray.linalg.minres.MINRES`; vectors are where the first step looks for them."""
-        super().start()
-        v, zero = self.v, self.v.constant(0)
-        v.combine(self.ratio(v.constant(1), self.beta), self.basis, zero, self.basis, self.basis)
+        """The first Lanczos vector is the residual; vectors are where the first step looks for them."""
+        v = self.v
+        self.new[...] = self.r
+        for vector in (self.old, self.w, self.w_old):
+            vector[...] = 0
+        basis = self.precondition(self.r, self.y)
+        beta = self.length(v.real_dot(self.new, basis))
+        self.stop(beta == 0, M_SINGULAR)
+        v.combine(self.ratio(v.constant(1), beta), basis, v.constant(0), basis, self.basis)
         self._lanczos, self._directions = (self.old, self.new, self.y), (self.w_old, self.w)
         self.columns[...] = 0
-        self.columns[:, BETA] = self.columns[:, PHI_BAR] = self.beta
+        self.columns[:, BETA] = self.columns[:, PHI_BAR] = beta
         self.columns[:, C] = -1
 
     def launch(self, x: Any, number: int) -> None:
