@@ -16,7 +16,6 @@ import numpy as np
 from ..array import transposed
 from ..array.base import SparseArray
 from ..core import devices
-from ..core.progress import shown
 from . import arguments, arithmetic, bidiagonal, operators, solving, vectors
 
 
@@ -381,7 +380,7 @@ def lsmr(
             if (scale != 1).any():
                 b, x, norm_b = solving.times(b, scale, xp), solving.times(x, scale, xp), norm_b * scale
         tests = Tests(tolerances[0], tolerances[1], tolerances[2], limit)
-        with np.errstate(all="ignore"), shown(f"least squares for {x.shape[0]:,} unknowns"):
+        with np.errstate(all="ignore"):
             if solving.is_one_by_one(matrix, b, device) and b.shape[1]:
                 loop = LSMR(matrix, device, b.shape[:1], dtype, damp, limit)
                 found = _one_by_one(loop, b, x, norm_b, tests, x0 is not None)

@@ -211,7 +211,7 @@ def _from_dask(source: Any, lock: WriterLock, name: str, common: dict[str, Any])
             f"what is written must not be read from the store that is overwritten; got {lock.path}. Write to another"
         )
     rows = [0, *np.cumsum(source.chunks[0]).tolist()]
-    with shown(f"writing {len(rows) - 1} panels"), Writer(lock, source.shape[1], rows=rows, source=name, **common) as writer:
+    with Writer(lock, source.shape[1], rows=rows, source=name, **common) as writer:
         missing = writer.missing()
         blocks = source.to_delayed()
         write = dask.delayed(_write_blocks, pure=False)
