@@ -77,7 +77,7 @@ def main() -> None:
     n = 1 << arguments.log2_nodes
     links = random_links(arguments.log2_nodes, arguments.links_per_node)
     name = f"rmat-{arguments.log2_nodes}-{arguments.links_per_node}"
-    store = arguments.store or Path(tempfile.gettempdir()) / f"{name}.zarr"
+    store = arguments.store or Path(tempfile.gettempdir()) / f"{name}.store"
     options = {"chunks": arguments.chunks, "device": arguments.device}
     cvrarray.to_store(links, store, shape=(n, n), resume=True, name=name, **options)  # nothing where it is complete
     print(f"{store}: kept for the next run")

@@ -17,7 +17,6 @@ import cvrarray
 from cvrarray import Stored, to_store
 from cvrarray.store import layout, spool, stream
 from cvrarray.store.lock import beside
-from cvrarray.store.writer import Writer
 
 TABLES = {"cvr": "step_ptr", "bbcsr": "bin_rowptr"}
 
@@ -32,12 +31,10 @@ def write(path, format="cvr"):
 
 
 def edit(file, change):
-    """Change what is ours in a file of metadata, and put a checksum that fits."""
-    metadata = json.loads(Path(file).read_text())
-    found = layout.unsealed(metadata["attributes"]["cvrarray"])
+    """Change a root or a manifest, and put a checksum that fits."""
+    found = layout.unsealed(json.loads(Path(file).read_text()))
     change(found)
-    metadata["attributes"]["cvrarray"] = layout.sealed(found)
-    Path(file).write_text(json.dumps(metadata))
+    Path(file).write_text(json.dumps(layout.sealed(found)))
 
 
 def forge(path, k, table, change):
@@ -95,7 +92,7 @@ def test_tables_are_verified_once(path, device, monkeypatch):
 
 
 def _in_root(**values):
-    return lambda path: edit(os.path.join(path, "zarr.json"), lambda found: found.update(values))
+    return lambda path: edit(layout.root_file(path), lambda found: found.update(values))
 
 
 def _in_panel(**values):
@@ -135,10 +132,10 @@ HOSTILE = {
     "parameters are large": _in_root(parameters={"n_lanes": 1 << 40}),
     "version is a text": _in_root(version="1"),
     "source is a list": _in_root(source=[1]),
-    "root is nested deeply": lambda path: Path(path, "zarr.json").write_text("[" * 100_000),
-    "root is a list": lambda path: Path(path, "zarr.json").write_text("[]"),
-    "root is no text": lambda path: Path(path, "zarr.json").write_bytes(b"\xff\xfe\x00"),
-    "root has no attributes": lambda path: Path(path, "zarr.json").write_text('{"attributes": []}'),
+    "root is nested deeply": lambda path: Path(layout.root_file(path)).write_text("[" * 100_000),
+    "root is a list": lambda path: Path(layout.root_file(path)).write_text("[]"),
+    "root is no text": lambda path: Path(layout.root_file(path)).write_bytes(b"\xff\xfe\x00"),
+    "root is empty": lambda path: Path(layout.root_file(path)).write_text("{}"),
     "panel's rows overlap": _in_panel(rows=[0, 96]),
     "panel's rows leave a gap": _in_panel(rows=[500, 596]),
     "panel's rows descend": _in_panel(rows=[400, 300]),
@@ -182,7 +179,7 @@ def test_hostile_metadata(name, path):
 def test_pipes_and_devices_are_not_waited_for(path):
     write(path)
     data, manifest = Path(layout.data_file(path, 2)), Path(layout.manifest_file(path, 2))
-    for file in (data, manifest, Path(path, "zarr.json")):
+    for file in (data, manifest, Path(layout.root_file(path))):
         content = file.read_bytes()
         file.unlink()
         os.mkfifo(file)
@@ -204,18 +201,14 @@ def test_writers_do_not_follow_links_out_of_a_store(path, tmp_path):
     (away / "thesis.tex").write_text("all of it")
     write(path)
     (Path(path) / "link").symlink_to(away)
-    (Path(path) / "panels" / "00000077").symlink_to(away)
+    (Path(path) / "00000077.tables").symlink_to(away)
     to_store(matrix(seed=1), path, chunks="20 kB", format="cvr", device="cpu", overwrite=True)
-    os.rename(layout.folder(path, 2), away / "panel")
-    os.symlink(away, layout.folder(path, 2))
+    os.rename(layout.data_file(path, 2), away / "panel")
+    os.symlink(away / "thesis.tex", layout.data_file(path, 2))
     to_store(matrix(seed=1), path, chunks="20 kB", format="cvr", device="cpu", resume=True)
     assert abs(whole(Stored(path, device="cpu")) - matrix(seed=1)).nnz == 0
     assert sorted(os.listdir(away)) == ["panel", "thesis.tex"]
-    os.rename(Path(path) / "panels", away / "panels")
-    (Path(path) / "panels").symlink_to(away / "panels")
-    Stored(path, device="cpu").check()  # to read there is harmless
-    with pytest.raises(ValueError, match="must be a folder of the store"):
-        Writer(path, 300, resume=True, rows=layout.read_root(path).rows, source=layout.read_root(path).source)
+    assert (away / "thesis.tex").read_text() == "all of it"
 
 
 # ------------------------------------------------------------------------------------------------ the spool

@@ -64,8 +64,8 @@ class Streaming:
         self.folder = Path(tempfile.mkdtemp())
         with where.use():
             csr = generate.build(matrix, scale=common.SCALE, dtype="float32")
-            cvrarray.to_store(csr, self.folder / "a.zarr", chunks="16 MiB", device=str(where))
-            self.A = cvrarray.Stored(self.folder / "a.zarr", device=str(where), budget=0)
+            cvrarray.to_store(csr, self.folder / "a.store", chunks="16 MiB", device=str(where))
+            self.A = cvrarray.Stored(self.folder / "a.store", device=str(where), budget=0)
             self.x = where.xp.ones(csr.shape[1], where.xp.float32)
             self.where = where
             self.multiply()

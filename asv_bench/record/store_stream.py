@@ -1,6 +1,6 @@
 """Products with a matrix on disk, larger than the device may hold: rates of disk, copy and product, who waited.
 
-    python -m asv_bench.record.store_stream --gigabytes 40 --device cuda --pool-limit 5 --store /scratch/big.zarr
+    python -m asv_bench.record.store_stream --gigabytes 40 --device cuda --pool-limit 5 --store /scratch/big.store
     python -m asv_bench.record.store_stream --gigabytes 2 --device cpu
 
 1. Writes the store, if it is not there: a random matrix of float32, panel by panel.
@@ -120,7 +120,7 @@ def print_timeline(stored: cvrarray.Stored, width: int = 100) -> None:
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--store", type=Path, default=Path("stream.zarr"))
+    parser.add_argument("--store", type=Path, default=Path("stream.store"))
     parser.add_argument("--gigabytes", type=float, default=2.0)
     parser.add_argument("--panel", default="256 MiB", help="bytes of a panel")
     parser.add_argument("--device", default="cpu")

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ..core import devices, extensions, progress
+from ..core import devices, extensions
 from ..core.arrays import Run
 from ..core.distinct import described, pads_with_zero
 from ..core.tables import CSR
@@ -129,10 +129,9 @@ class FormatArray(SparseArray):
     ):
         target = None if device is None else devices.parse(device)
         encodes = encoding.checked(values) and "distinct" in self._stored
-        with progress.shown("reading the matrix's entries"):
-            csr = coercion.from_arguments(obj, shape, dtype, self._wants(**keywords))
+        csr = coercion.from_arguments(obj, shape, dtype, self._wants(**keywords))
         target = target or devices.of(csr.data)
-        with progress.shown(f"converting {csr.nnz:,} nonzeros"), target.use():
+        with target.use():
             try:
                 self._adopt(self._convert(coercion.move(csr, target), target, encodes, **keywords))
                 target.wait()
@@ -498,9 +497,8 @@ class FormatArray(SparseArray):
     def _decoded(self) -> CSR:
         """The canonical CSR, of new arrays, from the tables."""
         to_csr = self._module(self._target).to_csr
-        with progress.shown(f"decoding {self.nnz:,} nonzeros"):
-            csr: CSR = to_csr(encoding.numbered(type(self), self._tables), 0, self.shape[0])
-            return csr._replace(data=encoding.looked_up(self._tables, csr.data))
+        csr: CSR = to_csr(encoding.numbered(type(self), self._tables), 0, self.shape[0])
+        return csr._replace(data=encoding.looked_up(self._tables, csr.data))
 
     def _own_csr(self) -> CSR:
         csr = self._held_csr()

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core import extensions, progress
+from ..core import extensions
 from ..core.arrays import Run
 from ..core.tables import CSR
 from . import encoding
@@ -57,9 +57,8 @@ def _converted(base: Any, columns: int) -> SparseArray | None:
             return None
         if target.kind == "cuda" and ROOM * base.nbytes > target.backend("memory").installed():
             return None
-        with progress.shown("converting the transpose"):
-            csr = TransposedArray(base)._canonical_csr()
-            array: SparseArray = extensions.load("construct").asarray(csr, columns=columns, device=target, values=values)
+        csr = TransposedArray(base)._canonical_csr()
+        array: SparseArray = extensions.load("construct").asarray(csr, columns=columns, device=target, values=values)
     BUDGET.hold(array, array.nbytes, target)
     return array
 

@@ -22,7 +22,6 @@ from ..array.format import FormatArray
 from ..array.invariants import integer
 from ..bbcsr import BBCSRArray
 from ..core import devices
-from ..core.progress import shown
 from ..core.tables import CSR, WARP, Blocks, Sources
 from ..input import coercion
 from .model import choose, statistics, statistics_of_blocks
@@ -97,7 +96,7 @@ class Assembly:
         home = coercion.same_device(rows=rows, cols=cols)
         self._target = home if device is None else devices.parse(device)
         rows, cols = (devices.move(index, self._target) for index in (rows, cols))
-        with shown(f"sorting {rows.size:,} places"), self._target.use():
+        with self._target.use():
             self.shape = _checked_shape(rows, cols, shape, self.block_size)
             n_rows, n_cols = (-(-n // self.block_size) for n in self.shape)
             index = coercion.index_dtype(self.shape)

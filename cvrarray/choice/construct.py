@@ -10,7 +10,6 @@ from ..array.format import FormatArray
 from ..array.invariants import integer
 from ..bbcsr import DEFAULT_BLOCK_SIZE, BBCSRArray
 from ..core import devices
-from ..core.progress import shown
 from ..core.tables import CSR, WARP
 from ..cvr import CVRArray
 from ..input import coercion
@@ -173,7 +172,6 @@ def _of_blocks(obj: Any, format: str, device: Any, parameters: dict[str, Any]) -
     return plan(devices.move(found.data, target))
 
 
-@shown("reading the matrix's entries")
 def placed(obj: Any, device: Any = None, dtype: Any = None, wants: coercion.Wants | None = None) -> CSR:
     """Any matrix that :func:`asarray` takes, as canonical CSR on a device.
 

@@ -18,7 +18,6 @@ from ..array.blocks import expanded
 from ..array.format import Sample
 from ..bbcsr import BLOCK_SIZES
 from ..core import devices, fitted
-from ..core.progress import shown
 from ..core.tables import CSR, WARP, WINDOW, Blocks, Wanted
 from ..formats import FORMATS, of_variant
 from ..input import coercion
@@ -185,7 +184,6 @@ def statistics(obj: Any, *, exact: bool = True) -> Statistics:
     return looked_at(coercion.as_csr(obj), exact)[0]
 
 
-@shown("looking at the matrix")
 def looked_at(csr: CSR, exact: bool) -> tuple[Statistics, CSR]:
     """:func:`statistics` of `csr`, and `csr` with what a GPU has seen of it on the way that a conversion may want."""
     device = devices.of(csr.data)

@@ -25,7 +25,6 @@ import numpy as np
 from ..array.base import SparseArray
 from ..array.invariants import integer
 from ..core import atomic, clocks, devices
-from ..core.progress import shown
 from ..core.tables import CSR
 from ..core.timing import by_turns
 from ..formats import FORMATS, named, of_variant
@@ -185,7 +184,6 @@ def chunk_counts(csr: CSR) -> list[Candidate]:
     return [Candidate("cvr", count) for count in named("cvr")._alternatives(csr)]
 
 
-@shown("measuring formats")
 def fastest(csr: CSR, x: Any, device: devices.Device, budget_s: float) -> tuple[SparseArray, Winner]:
     """Build and compare candidates until all are done or the time is up: the best array for `x`, and what is known of it.
 

@@ -125,8 +125,9 @@ def check_positive(name: str, value: int) -> None:
 def measure(matrices: dict[str, Callable[[], Any]], device: devices.Device, args: argparse.Namespace) -> int:
     """Measure, print and judge matrices, given as functions that make the CSR on `device`; gives the exit code."""
     results = []
-    for number, (name, make) in enumerate(matrices.items(), 1):
-        with progress.shown(f"measuring {name}" + (f", {number} of {len(matrices)}" if len(matrices) > 1 else "")):
+    with progress.shown("measuring", len(matrices), "matrices") as update:
+        for number, (name, make) in enumerate(matrices.items()):
+            update(number)
             csr = make()
             for dtype in sources.dtypes(args.dtype, csr.dtype):
                 case = cast(csr, dtype)

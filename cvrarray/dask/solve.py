@@ -24,7 +24,6 @@ from dask.core import flatten
 from dask.highlevelgraph import HighLevelGraph
 
 from ..core import devices
-from ..core.progress import shown
 from . import mesh, ranks, registry
 
 GRACE = 10.0  #: seconds that the other ranks have to end after the first has failed
@@ -170,8 +169,7 @@ def cg(
         if not (isinstance(value, int | np.integer) and value >= 1):
             raise ValueError(f"{name} must be an integer of at least 1; got {value!r}")
     options = (*_limits(rtol, maxiter), M, block_size, int(check_every))
-    with shown("conjugate gradients"):
-        x, answer = _solve("cg", A, known, options, timeout, transport)
+    x, answer = _solve("cg", A, known, options, timeout, transport)
     return Solution(x, answer.iterations, answer.residual, answer.bytes_moved, answer.seconds, answer.transport)
 
 
@@ -215,8 +213,7 @@ def power_iteration(
     _check_matrix(A)
     if x0 is None:
         x0 = da.random.default_rng(0).random(A.shape[0], chunks=(A.chunks[0],), dtype=_dtype(A).type(0).real.dtype)
-    with shown("power iteration"):
-        x, answer = _solve("power_iteration", A, {"x0": x0}, _limits(rtol, maxiter), timeout, transport)
+    x, answer = _solve("power_iteration", A, {"x0": x0}, _limits(rtol, maxiter), timeout, transport)
     return Eigenpair(answer.value, x, *answer[2:])
 
 

@@ -44,7 +44,7 @@ def open_store(path: str | os.PathLike[str], *, device: Any = None, verify: bool
     Examples
     --------
     >>> import tempfile
-    >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+    >>> path = tempfile.mkdtemp() + "/matrix.store"
     >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
     >>> A = cvrarray.open_store(path, device="cpu")
     >>> A.chunks, float((A @ np.ones(96)).sum().compute())

@@ -25,7 +25,7 @@ from .bbcsr_reads import reads_alike, reads_apart
 from .bbcsr_tables import BLOCK, as_struct, is_wide, mean_blocks, n_slots, threads
 from .captures import synchronize
 from .compiler import LONG_ROWS_OF_X, ROWS_OF_X, STORED, Kernel
-from .launches import NULL, argument, blocks, in_columns, scaling, struct
+from .launches import argument, blocks, in_columns, scaling, struct
 from .look import Look, host
 from .memory import leading, together
 from .properties import processors

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..array.base import SparseArray
-from ..core.progress import shown
 from ..input import coercion
 from . import arguments, mixed, operators, preconditioners, solution, solving
 from .arguments import Arguments
@@ -272,8 +271,7 @@ class CG:
 
     def _counted(self, given: Arguments, wanted: tuple[Any, Any]) -> Solution:
         """Exactly as many iterations as were asked for."""
-        with shown(f"{self._iterations:,} iterations for {given.b.shape[0]:,} unknowns"):
-            outcome = self._engine(given, wanted).run(given.b, given.x, None, self._iterations)
+        outcome = self._engine(given, wanted).run(given.b, given.x, None, self._iterations)
         if given.device.is_capturing():
             return _relative(given, outcome._replace(residual=None, history=None), None)
         if given.b.ndim == 2:

@@ -15,7 +15,6 @@ import scipy.sparse.linalg
 from ..array import transposed
 from ..array.base import SparseArray
 from ..core import devices
-from ..core.progress import shown
 from . import arguments, operators, solving
 
 
@@ -170,7 +169,7 @@ def lsmr(
             arguments.tolerance(1e8 if conlim is None else conlim, "conlim"),
             limit,
         )
-        with np.errstate(all="ignore"), shown(f"least squares for {x.shape[0]:,} unknowns"):
+        with np.errstate(all="ignore"):
             found, is_worse = _solved(matrix, b, x, limits, device)
             if starts and is_worse.any():  # the sizes of numbers that the start brought in hide b: without it
                 again = _solved(matrix, b, xp.zeros_like(x), limits, device)[0]

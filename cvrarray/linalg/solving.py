@@ -17,7 +17,6 @@ import numpy as np
 from ..array import transposed
 from ..array.base import SparseArray
 from ..core.devices import Device
-from ..core.progress import shown
 from . import arguments, operators, solution
 from .arguments import Arguments
 from .solution import Outcome, Solution
@@ -118,8 +117,7 @@ def _scaled(
         def callback(value: Any) -> Any:  # GMRES may hand over relative norms instead of x
             return given_callback(times(value, 1 / scale, xp) if np.shape(value) == x.shape else value)
 
-    with shown(f"solving for {b.shape[0]:,} unknowns"):
-        outcome = engine().run(b, x, tolerance, limit, *([callback] if callback is not None else []))
+    outcome = engine().run(b, x, tolerance, limit, *([callback] if callback is not None else []))
     if is_scaled:
         outcome = _unscaled(given, b, x, scale, tolerance, outcome)
     if start is None or dropped.size:

@@ -1,12 +1,11 @@
-"""What lies on the disk: a Zarr v3 hierarchy, one array of bytes a panel, written so that a panel is there or is not.
+"""What lies on the disk: a folder of files, two a panel, written so that a panel is there or is not.
 
 ::
 
-    matrix.zarr/
-      zarr.json                 group: what all panels share (Root)
-      panels/zarr.json          group
-      panels/00000003/c/0       the one chunk, uncompressed: the panel's tables one after the other
-      panels/00000003/zarr.json array of n_bytes uint8; its attribute "cvrarray" is the manifest (Panel)
+    matrix.store/
+      store.json       what all panels share (Root)
+      00000003.tables  the panel's tables one after the other
+      00000003.json    its manifest (Panel)
 
 1. Every table begins at a multiple of 256 bytes, little-endian, C order, in the order of :mod:`cvrarray.files.cvra`.
 2. The manifest holds the rows, what ``cvrarray.json`` of a ``.cvra`` holds, the offset of each table, the CRC-32 of
@@ -27,10 +26,9 @@ import operator
 import os
 import re
 import secrets
-import shutil
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -51,7 +49,7 @@ VERSION = 1  #: of the stores that are written, and the newest that is read
 PIECE = 4 << 20  #: bytes under one checksum; read and checked by one thread, in cache
 
 _MAGIC = "cvrarray store"
-_KEY = "cvrarray"  # the attribute that holds what is ours
+_FILES = re.compile(r"[0-9]{8,}\.(tables|json)")  # of panels
 _ALIGNMENT = 256  # as cudaMalloc aligns
 _BLOCK = 256 << 10  # bytes of a piece that are read at a time: a core's second cache holds them
 
@@ -92,19 +90,19 @@ class Panel(NamedTuple):
         return int(self.header["parameters"]["nnz"])
 
 
-def folder(path: str, k: int) -> str:
-    """Where panel `k` lies."""
-    return os.path.join(path, "panels", f"{k:08d}")
+def root_file(path: str) -> str:
+    """The file with what all panels share."""
+    return os.path.join(path, "store.json")
 
 
 def data_file(path: str, k: int) -> str:
     """The file with panel `k`'s bytes."""
-    return os.path.join(folder(path, k), "c", "0")
+    return os.path.join(path, f"{k:08d}.tables")
 
 
 def manifest_file(path: str, k: int) -> str:
     """The file whose being there makes panel `k` count."""
-    return os.path.join(folder(path, k), "zarr.json")
+    return os.path.join(path, f"{k:08d}.json")
 
 
 # ------------------------------------------------------------------------------------------------ root
@@ -115,13 +113,11 @@ def create(path: str, root: Root) -> None:
     os.makedirs(path, exist_ok=True)
     atomic.sync_folder(os.path.dirname(path))
     replace_root(path, root)
-    os.makedirs(os.path.join(path, "panels"), exist_ok=True)
-    write_json(os.path.join(path, "panels", "zarr.json"), _group({}))
 
 
 def replace_root(path: str, root: Root) -> None:
     """Write what all panels share anew, atomically."""
-    write_json(os.path.join(path, "zarr.json"), _group(sealed({"magic": _MAGIC, **root._asdict()})))
+    write_json(root_file(path), sealed({"magic": _MAGIC, **root._asdict()}))
 
 
 def read_root(path: str) -> Root:
@@ -134,9 +130,7 @@ def read_root(path: str) -> Root:
     ValueError
         The store is damaged, of a newer version, or not ours; the message names the file.
     """
-    file = os.path.join(path, "zarr.json")
-    with _read_json(file) as metadata:
-        found = _ours(metadata)
+    with _read_json(root_file(path)) as found:
         if found.get("magic") != _MAGIC:
             raise ValueError(f"must be a store of cvrarray.to_store, with the magic {_MAGIC!r}")
         version = found.get("version")
@@ -222,48 +216,32 @@ def remove(path: str) -> None:
         replace_root(path, Root(secrets.token_hex(16), None, n_cols, None, None, {}, None, None, None))
     if not os.path.lexists(path):
         return
-    for name in os.listdir(path):
-        if name == "panels" or atomic.TEMPORARY.fullmatch(name):
-            remove_entry(os.path.join(path, name))
-    if set(os.listdir(path)) - {"zarr.json"}:
+    _unlink(path, lambda name: True)
+    if set(os.listdir(path)) - {"store.json"}:
         return
     with suppress(FileNotFoundError):
-        os.unlink(os.path.join(path, "zarr.json"))
+        os.unlink(root_file(path))
     with suppress(OSError):  # where a file system is mounted, say; an empty folder is as good as none
         os.rmdir(path)
 
 
 def tidy(path: str) -> None:
-    """Remove what a writer who was stopped left unfinished in the store at `path`: temporary files and half panels.
+    """Remove what a writer who was stopped left unfinished in the store at `path`: temporary files and half panels."""
+    _unlink(path, lambda name: name.endswith(".tables") and not os.path.exists(os.path.join(path, f"{name[:-7]}.json")))
 
-    Raises
-    ------
-    ValueError
-        Panels would be written, and removed, elsewhere: their folder is a link.
-    """
-    panels = os.path.join(path, "panels")
-    if os.path.islink(panels):
-        raise ValueError(f"{panels} must be a folder of the store, to be written to; it is a link")
+
+def _unlink(path: str, removed: Callable[[str], bool]) -> None:
+    """Remove temporary files, and those of panels whose names are to be `removed`. Folders stay."""
     for name in os.listdir(path):
-        if atomic.TEMPORARY.fullmatch(name):
-            os.unlink(os.path.join(path, name))
-    for name in os.listdir(panels):
-        here = os.path.join(panels, name)
-        if re.fullmatch("[0-9]{8,}", name) and not os.path.exists(os.path.join(here, "zarr.json")):
-            remove_entry(here)
+        file = os.path.join(path, name)
+        is_ours = atomic.TEMPORARY.fullmatch(name) or (_FILES.fullmatch(name) and removed(name))
+        if is_ours and (os.path.islink(file) or not os.path.isdir(file)):
+            os.unlink(file)
 
 
 def _is_empty(path: str) -> bool:
     """Whether `path` is a folder with nothing in it but files that a stopped writer left unfinished."""
     return os.path.isdir(path) and all(map(atomic.TEMPORARY.fullmatch, os.listdir(path)))
-
-
-def remove_entry(path: str) -> None:
-    """Remove a file, a link (and not what it leads to), or a folder with all that is in it."""
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    else:
-        os.unlink(path)
 
 
 # ------------------------------------------------------------------------------------------------ a panel
@@ -296,14 +274,9 @@ def write_panel(path: str, store: str, k: int, first_row: int, A: SparseArray, p
     try:
         with suppress(FileNotFoundError):
             os.unlink(manifest)  # a panel that is written again does not count until it is whole
-        if os.path.lexists(folder(path, k)):  # what a writer who was stopped left unfinished goes with it
-            remove_entry(folder(path, k))
-        os.makedirs(os.path.dirname(data))
         with atomic.replacing(data) as file:
             file.write(content)
-        atomic.sync_folder(folder(path, k))
-        write_json(manifest, _array(n_bytes, sealed(panel._asdict())))
-        atomic.sync_folder(os.path.join(path, "panels"))
+        write_json(manifest, sealed(panel._asdict()))
     except OSError as error:
         raise _naming_panel(error, path, k, data) from error
     return panel
@@ -322,7 +295,7 @@ def read_manifest(path: str, k: int, root: Root) -> Panel:
     file = manifest_file(path, k)
     try:
         with _read_json(file) as metadata:
-            found = unsealed(_ours(metadata))
+            found = unsealed(metadata)
             panel = Panel(**{name: found[name] for name in Panel._fields})
             cvra.check_header(panel.header)
             _check_panel(panel, root)
@@ -443,7 +416,7 @@ def assemble(panel: Panel, content: Any) -> SparseArray:
     return cvra.assemble(panel.header, arrays)
 
 
-_REMEDY = "The file is damaged: remove the panel's folder, and write it again with to_store(..., resume=True)"
+_REMEDY = "The file is damaged: remove the panel's files, and write it again with to_store(..., resume=True)"
 
 
 def _remedy(path: str, panel: Panel) -> str:
@@ -463,35 +436,7 @@ def _naming_panel(error: OSError, path: str, k: int, file: str) -> OSError:
     return OSError(error.errno, f"panel {k} of {path}: {os.strerror(error.errno) if error.errno else error}", file)
 
 
-# ------------------------------------------------------------------------------------------------ Zarr's metadata
-
-
-def _group(attributes: dict[str, Any]) -> dict[str, Any]:
-    return {"zarr_format": 3, "node_type": "group", "attributes": {_KEY: attributes} if attributes else {}}
-
-
-def _array(n_bytes: int, attributes: dict[str, Any]) -> dict[str, Any]:
-    """The metadata of n_bytes uint8 in one chunk as it is."""
-    return {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": [n_bytes],
-        "data_type": "uint8",
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [n_bytes]}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": 0,
-        "codecs": [{"name": "bytes"}],
-        "attributes": {_KEY: attributes},
-    }
-
-
-def _ours(metadata: Any) -> dict[str, Any]:
-    found = metadata
-    for name in ("attributes", _KEY):
-        found = found.get(name) if isinstance(found, dict) else None
-    if not isinstance(found, dict):
-        raise ValueError(f"must be a Zarr v3 node with the attribute {_KEY!r}")
-    return found
+# ------------------------------------------------------------------------------------------------ JSON
 
 
 def sealed(attributes: dict[str, Any]) -> dict[str, Any]:
@@ -525,4 +470,7 @@ def _read_json(file: str) -> Iterator[Any]:
     with open(file, "rb") as stream:
         text = stream.read()
     with naming(file):
-        yield json.loads(text)
+        found = json.loads(text)
+        if not isinstance(found, dict):
+            raise ValueError("must be a JSON object")
+        yield found

@@ -1,9 +1,9 @@
 """One writer at a time: a lock of the operating system on a file beside the store, which dies with its process.
 
-The file, ``.matrix.zarr.cvrarray-lock``, lies beside the store and not in it: there it is while there is no store yet, it
-stays when the store is overwritten, it covers the spool, and Zarr's tools never meet it. Readers do not take the lock. The
-last act of the writer is to remove the file; one that a killed writer left is taken over by the next. (Whoever has
-opened the file in the meantime holds a lock on a file without a name, which filelock refuses.)
+The file, ``.matrix.store.cvrarray-lock``, lies beside the store and not in it: there it is while there is no store yet,
+it stays when the store is overwritten, and it covers the spool. Readers do not take the lock. The last act of the
+writer is to remove the file; one that a killed writer left is taken over by the next. (Whoever has opened the file in
+the meantime holds a lock on a file without a name, which filelock refuses.)
 
 What is no file, or a link, is not written to and not removed.
 """

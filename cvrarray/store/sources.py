@@ -53,7 +53,7 @@ def to_store(
         :func:`cvrarray.read` takes, which is read whole.
         Pieces are triplets (row, col, val) of arrays, with `shape` given: any order, duplicates are summed.
     path : str or os.PathLike[str]
-        A folder that does not exist yet, by convention ``*.zarr``.
+        A folder that does not exist yet, by convention ``*.store``.
     shape : (n_rows, n_cols), optional
         For pieces, and only for them.
     chunks : int or str
@@ -86,7 +86,7 @@ def to_store(
     Examples
     --------
     >>> import tempfile
-    >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+    >>> path = tempfile.mkdtemp() + "/matrix.store"
     >>> pieces = [([0, 1], [0, 2], [1.0, 2.0]), ([3, 0], [1, 0], [4.0, 3.0])]
     >>> cvrarray.to_store(pieces, path, shape=(4, 3), device="cpu")
     >>> cvrarray.Stored(path, device="cpu") @ np.ones(3)
@@ -211,7 +211,7 @@ def _from_dask(source: Any, lock: WriterLock, name: str, common: dict[str, Any])
             f"what is written must not be read from the store that is overwritten; got {lock.path}. Write to another"
         )
     rows = [0, *np.cumsum(source.chunks[0]).tolist()]
-    with shown(f"writing {len(rows) - 1} panels"), Writer(lock, source.shape[1], rows=rows, source=name, **common) as writer:
+    with Writer(lock, source.shape[1], rows=rows, source=name, **common) as writer:
         missing = writer.missing()
         blocks = source.to_delayed()
         write = dask.delayed(_write_blocks, pure=False)

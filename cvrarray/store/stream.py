@@ -46,7 +46,7 @@ class Span(NamedTuple):
     Examples
     --------
     >>> import tempfile
-    >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+    >>> path = tempfile.mkdtemp() + "/matrix.store"
     >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
     >>> A = cvrarray.Stored(path, device="cpu")
     >>> y = A.matvec(np.ones(96), timeline=True)
@@ -97,7 +97,7 @@ class Stored:
     Examples
     --------
     >>> import cvrarray, numpy as np, tempfile
-    >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+    >>> path = tempfile.mkdtemp() + "/matrix.store"
     >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
     >>> A = cvrarray.Stored(path, device="cpu", budget="1 MiB")
     >>> A.shape, A.ndim, A.dtype.name, A.nnz, A.format, A.device
@@ -215,7 +215,7 @@ class Stored:
         Examples
         --------
         >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> path = tempfile.mkdtemp() + "/matrix.store"
         >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
         >>> panel = cvrarray.Stored(path, device="cpu").panel(1)
         >>> type(panel).__name__, panel.shape
@@ -237,7 +237,7 @@ class Stored:
         Examples
         --------
         >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> path = tempfile.mkdtemp() + "/matrix.store"
         >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
         >>> cvrarray.Stored(path, device="cpu").check()
         """
@@ -253,7 +253,7 @@ class Stored:
         Examples
         --------
         >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> path = tempfile.mkdtemp() + "/matrix.store"
         >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
         >>> A = cvrarray.Stored(path, device="cpu", budget="1 MiB")
         >>> y = A @ np.ones(96)
@@ -282,7 +282,7 @@ class Stored:
         Examples
         --------
         >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> path = tempfile.mkdtemp() + "/matrix.store"
         >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
         >>> with cvrarray.Stored(path, device="cpu") as A:
         ...     y = A.T @ np.ones(96)
@@ -311,7 +311,7 @@ class Stored:
         Examples
         --------
         >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> path = tempfile.mkdtemp() + "/matrix.store"
         >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
         >>> A = cvrarray.Stored(path, device="cpu")
         >>> float(A.sum()), A.sum(axis=1)[:4]
@@ -333,7 +333,7 @@ class Stored:
         Examples
         --------
         >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> path = tempfile.mkdtemp() + "/matrix.store"
         >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
         >>> cvrarray.Stored(path, device="cpu").diagonal()[:4]
         array([0., 1., 2., 3.])
@@ -369,7 +369,7 @@ class Stored:
         Examples
         --------
         >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> path = tempfile.mkdtemp() + "/matrix.store"
         >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
         >>> cvrarray.Stored(path, device="cpu").matvec(np.ones(96))[:4]
         array([0., 1., 2., 3.])
@@ -397,7 +397,7 @@ class Stored:
         Examples
         --------
         >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> path = tempfile.mkdtemp() + "/matrix.store"
         >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
         >>> cvrarray.Stored(path, device="cpu").matmat(np.ones((96, 2)))[:3]
         array([[0., 0.],
@@ -426,7 +426,7 @@ class Stored:
         Examples
         --------
         >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> path = tempfile.mkdtemp() + "/matrix.store"
         >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
         >>> cvrarray.Stored(path, device="cpu").rmatvec(np.ones(96))[:4]
         array([0., 1., 2., 3.])
@@ -442,7 +442,7 @@ class Stored:
         Examples
         --------
         >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> path = tempfile.mkdtemp() + "/matrix.store"
         >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
         >>> cvrarray.Stored(path, device="cpu").rmatmat(np.ones((96, 2)))[2]
         array([2., 2.])
@@ -608,7 +608,7 @@ class TransposedStored:
     Examples
     --------
     >>> import tempfile
-    >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+    >>> path = tempfile.mkdtemp() + "/matrix.store"
     >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
     >>> B = cvrarray.Stored(path, device="cpu").T
     >>> B.shape, B.ndim, B.dtype.name, B.nnz, B.device, B.T.shape
@@ -658,7 +658,7 @@ class TransposedStored:
         Examples
         --------
         >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> path = tempfile.mkdtemp() + "/matrix.store"
         >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
         >>> cvrarray.Stored(path, device="cpu").T.matvec(np.ones(96))[2]
         np.float64(2.0)
@@ -671,7 +671,7 @@ class TransposedStored:
         Examples
         --------
         >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> path = tempfile.mkdtemp() + "/matrix.store"
         >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
         >>> cvrarray.Stored(path, device="cpu").T.rmatvec(np.ones(96))[2]
         np.float64(2.0)
@@ -694,7 +694,7 @@ class TransposedStored:
         Examples
         --------
         >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> path = tempfile.mkdtemp() + "/matrix.store"
         >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
         >>> cvrarray.Stored(path, device="cpu").T.sum(axis=0)[2]
         np.float64(2.0)
@@ -707,7 +707,7 @@ class TransposedStored:
         Examples
         --------
         >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.zarr"
+        >>> path = tempfile.mkdtemp() + "/matrix.store"
         >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
         >>> cvrarray.Stored(path, device="cpu").T.diagonal()[2]
         np.float64(2.0)

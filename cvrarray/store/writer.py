@@ -33,7 +33,7 @@ class Writer:
     Parameters
     ----------
     path : str, os.PathLike[str] or WriterLock
-        Where the store shall be, by convention ``*.zarr``; or the lock of that place, where the caller holds it
+        Where the store shall be, by convention ``*.store``; or the lock of that place, where the caller holds it
         already.
     n_cols : int
         Columns of the matrix.

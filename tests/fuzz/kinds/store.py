@@ -67,13 +67,13 @@ def damaged(content: dict[str, bytes], recipe: list[edits.Edit]) -> dict[str, by
 
 
 def _panel(k: int) -> tuple[str, str]:
-    return f"panels/{k:08d}/c/0", f"panels/{k:08d}/zarr.json"
+    return f"{k:08d}.tables", f"{k:08d}.json"
 
 
 def propose(rng: random.Random, base: str) -> list[edits.Edit]:
     found: list[edits.Edit] = []
     names = list(_base(base))
-    manifest = json.loads(_base(base)[_panel(0)[1]])["attributes"]["cvrarray"]
+    manifest = json.loads(_base(base)[_panel(0)[1]])
     style = rng.random()
     for _ in range(rng.choice((1, 1, 2, 3))):
         if style < 0.5:
@@ -111,17 +111,12 @@ def content(base: str, recipe: list[edits.Edit]) -> dict[str, bytes]:
         change = [edit[1:] for edit in recipe if edit[0] == f"manifest {k}"]
         if forge or change:
             data, name = _panel(k)
-            node = json.loads(found[name])
-            manifest = node["attributes"]["cvrarray"]
+            manifest = json.loads(found[name])
             found[data] = _forged(found[data], manifest, forge)
-            node["attributes"]["cvrarray"] = _sealed(manifest, change)
-            node["shape"] = node["chunk_grid"]["configuration"]["chunk_shape"] = [len(found[data])]
-            found[name] = json.dumps(node).encode()
+            found[name] = json.dumps(_sealed(manifest, change)).encode()
     change = [edit[1:] for edit in recipe if edit[0] == "root"]
     if change:
-        node = json.loads(found["zarr.json"])
-        node["attributes"]["cvrarray"] = _sealed(node["attributes"]["cvrarray"], change)
-        found["zarr.json"] = json.dumps(node).encode()
+        found["store.json"] = json.dumps(_sealed(json.loads(found["store.json"]), change)).encode()
     return damaged(found, recipe)
 
 
