@@ -740,7 +740,6 @@ def test_sums_of_complex_infinities(build, ufunc, device):
     np.testing.assert_array_equal(checks.get(found.todense()), ufunc(left, right))
 
 
-@pytest.mark.slow
 def test_sums_of_bins_are_the_same_with_any_number_of_threads(monkeypatch):
     S = scipy.sparse.random_array((3000, 3000), density=0.02, rng=np.random.default_rng(0), format="csr")
     A, B = (cvrarray.BBCSRArray(csr_array(M), block_size=1, device="cpu") for M in (S, S.T))

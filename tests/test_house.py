@@ -14,7 +14,6 @@ from checks import docs_module
 from cvrarray import cli
 
 ROOT = Path(__file__).parent.parent
-pytestmark = pytest.mark.pages
 PAGES = ("CONTRIBUTING.md", "README.md", "docs/contributing.md", ".github/pull_request_template.md")
 
 

@@ -162,7 +162,6 @@ A = cvrarray.asarray(np.eye(9), format="cvr", device="cpu")
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="no pseudo-terminals here")
 @pytest.mark.parametrize("on_terminal", [True, False])
-@pytest.mark.slow
 def test_a_conversion_on_a_terminal(on_terminal):
     """A real terminal; and a pipe, which gets nothing."""
     keeper, end = os.openpty() if on_terminal else os.pipe()

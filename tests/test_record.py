@@ -309,7 +309,6 @@ def test_gpu_peak_memory_counts_what_lives_at_once(gpu):
     assert machine.peak_bytes(convert, devices.CPU) is None
 
 
-@pytest.mark.slow
 def test_products(quick, monkeypatch, tmp_path, device):
     """Figures fit together, with each number of threads and in rounds; the page names every matrix, and no folder."""
     csr = matrix((60, 50), 0.08)
