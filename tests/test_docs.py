@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import tomllib
@@ -160,50 +159,6 @@ def test_extras():
     for path in sources:
         for named in re.findall(r"(?:cvrarray|'\.)\[([a-z0-9,]+)\]", path.read_text()):
             assert set(named.split(",")) <= extras, f"{path.name} names {named}"
-
-
-#: What in a page's code needs an extra.
-NEEDS = {
-    "demo": r"generate\.elasticity|import skfem",
-    "plot": r"import matplotlib",
-    "amg": r"import pyamg|linalg\.multigrid\(",
-    "dask": r"import dask|from d(ask|istributed)|to_dask|open_store",
-}
-
-
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.stem)
-def test_pages_name_the_extras_that_their_code_needs(page):
-    """In the first pip line, so that what follows runs as it stands."""
-    text = page.read_text()
-    code = "\n".join(re.findall(r"^```\{code-cell\}\n(?!:tags: \[remove-input\])(.*?)^```", text, re.MULTILINE | re.DOTALL))
-    needed = {extra for extra, pattern in NEEDS.items() if re.search(pattern, code)}
-    line = re.search(r"^ +pip install '?\.(?:\[([a-z0-9,]+)\])?", text, re.MULTILINE)
-    assert needed <= set((line[1] or "").split(",") if line else ())
-
-
-def names(code, context):
-    """The names that cells load, or bind (imports and definitions among them)."""
-    nodes = [*ast.walk(ast.parse(code))]
-    found = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, context)}
-    if context is ast.Store:
-        found |= {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-        found |= {
-            alias.asname or alias.name.split(".")[0]
-            for node in nodes
-            for alias in getattr(node, "names", ())
-            if isinstance(alias, ast.alias)
-        }
-    return found
-
-
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.stem)
-def test_code_that_is_shown_needs_none_that_is_not(page):
-    """Who copies the cells of a page runs them without those whose input is removed."""
-    cells = re.findall(r"^```\{code-cell\}\n(?::tags: \[(.*?)\]\n)?(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-    shown, removed = (
-        "\n".join(code for tags, code in cells if ("remove" in tags) == is_removed) for is_removed in (False, True)
-    )
-    assert not names(shown, ast.Load) & (names(removed, ast.Store) - names(shown, ast.Store))
 
 
 def test_wheel_contents_finds_what_is_missing_and_what_is_needless(tmp_path):
