@@ -1,11 +1,8 @@
 # make demo [FILES="a.mtx ..."]   virtual environment, install, and the main job on real matrices
 # make test                       the same, and the tests            (PYTEST_ARGS="-k cvr" passes options on)
-# make quick                      a few cases of each test: under a minute once kernels are compiled, for before a commit
-# make test-all                   every case of every test, also those that repeat a path under other parameters
-#                                 (CASES=rest: those alone that make test leaves out)
+# make test-rest                  the cases alone that repeat a path under other parameters; make test-all: both
 # make kill-test                  writers of stores killed at every call that changes the disk, and a hundred rounds of two writers
 # make gpu-test                   every test on this machine's GPU with $(PYTHON); writes docs/gpu-report/tests.json
-#                                 (GPU_CASES=all: every case, also those that repeat a path under other parameters)
 # make gpu-sanitize               compute-sanitizer over the small tests; reports and logs in docs/gpu-report/
 #                                 (make gpu-memcheck, make gpu-racecheck: with one of its tools alone)
 # make bench                      all generated matrices beside the peers    (BENCH_ARGS="--dtype float32 --json out.json");
@@ -41,11 +38,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # worksteal: neighbours, which share compiled code, run in one worker.
 PYTEST_ARGS ?= -n auto --maxprocesses 8 --dist worksteal
-CASES ?= all
 COVERAGE ?=
 # A worker a core, at most 16, where pytest-xdist is installed. loadgroup: tests that fill a GPU's memory run one at a time.
 GPU_WORKERS ?= $(if $(shell $(PYTHON) -c 'import xdist; print(1)' 2>/dev/null),-n auto --maxprocesses 16 --dist loadgroup)
-GPU_CASES ?= gpu
 GPU_PYTEST_ARGS ?=
 BENCH_ARGS ?=
 ASV_ARGS ?=
@@ -59,7 +54,7 @@ DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>
 CUDA := $(if $(DRIVER),$(shell if [ $(DRIVER) -ge 580 ]; then echo cuda13; elif [ $(DRIVER) -ge 525 ]; then echo cuda12; fi))
 comma := ,
 
-.PHONY: demo quick test test-all peer-suites works kill-test gpu-test gpu-sanitize gpu-memcheck gpu-racecheck bench bench-gpu bench-unseen bench-columns record-gpu bench-ops bench-few bench-solve bench-asv bench-check fuzz docs docs-check wheel-check house lint format clean
+.PHONY: demo house test test-rest test-all peer-suites works kill-test gpu-test gpu-sanitize gpu-memcheck gpu-racecheck bench bench-gpu bench-unseen bench-columns record-gpu bench-ops bench-few bench-solve bench-asv bench-check fuzz docs docs-check wheel-check lint format clean
 
 demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
 	$(BIN)/cvrarray demo $(FILES)
@@ -67,11 +62,10 @@ demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest $(COVERAGE) $(PYTEST_ARGS)
 
-quick: $(VENV)/.installed-test
-	$(BIN)/python -m pytest --cases quick $(PYTEST_ARGS)
+test-rest: $(VENV)/.installed-test
+	$(BIN)/python -m pytest --rest $(COVERAGE) $(PYTEST_ARGS)
 
-test-all: $(VENV)/.installed-test
-	$(BIN)/python -m pytest --cases $(CASES) $(COVERAGE) $(PYTEST_ARGS)
+test-all: test test-rest
 
 # Nothing of theirs lies in the repository: the tests are those of the installed wheels.
 peer-suites: $(VENV)/.installed-test
@@ -81,23 +75,21 @@ works: $(VENV)/.installed-test
 	$(BIN)/python docs/works.py
 
 kill-test: $(VENV)/.installed-test
-	CVRARRAY_KILL_POINTS=all $(BIN)/python -m pytest --cases all -s tests/test_store_kills.py tests/test_store_writers.py
+	CVRARRAY_KILL_POINTS=all $(BIN)/python -m pytest -s tests/test_store_kills.py tests/test_store_writers.py
 
 # With "=": a report that is there already would else be taken for the path of tests, and tests/ and its options not be found.
 gpu-test:
 	@mkdir -p docs/gpu-report
-	$(PYTHON) -m pytest --cases $(GPU_CASES) --require-gpu --gpu-report=docs/gpu-report/tests.json $(GPU_WORKERS) $(GPU_PYTEST_ARGS)
+	$(PYTHON) -m pytest --require-gpu --gpu-report=docs/gpu-report/tests.json $(GPU_WORKERS) $(GPU_PYTEST_ARGS)
 
 # CuPy's own kernels are left out: its scan behind nonzero() trips racecheck, which watches fewer cases, as it takes twice as
 # long and most of what they differ in is numbers.
 gpu-sanitize: gpu-memcheck gpu-racecheck
-gpu-memcheck: SANITIZED = all
-gpu-racecheck: SANITIZED = covering
 gpu-memcheck gpu-racecheck: gpu-%:
 	@mkdir -p docs/gpu-report
 	compute-sanitizer --tool $* --kernel-regex-exclude kns=cupy_ --target-processes all --error-exitcode 1 \
 	  --log-file docs/gpu-report/$*.log \
-	  $(PYTHON) -m pytest --unpooled --cases $(SANITIZED) --require-gpu --gpu-report=docs/gpu-report/$*.json -m small -q \
+	  $(PYTHON) -m pytest --unpooled --require-gpu --gpu-report=docs/gpu-report/$*.json -m small -q \
 	    $(GPU_WORKERS) $(GPU_PYTEST_ARGS)
 	tail -n 1 docs/gpu-report/$*.log
 

@@ -1,7 +1,6 @@
 """Everything that measures the project; none of it is in the wheel.
 
 ``benchmarks``  asv's benchmarks, one file a group of operations: ``make bench-asv``, ``make bench-check``
-``report.py``   tables and plots from asv's results
 ``record``      runs beside other libraries, and the pages of docs/benchmarks: ``make bench``, ``make bench-gpu``; Dask on
                 several GPUs, and products with matrices on disk
 """

@@ -1,12 +1,8 @@
-"""Which cases of a parametrised test run: ``--cases quick``, ``covering`` (the default), ``gpu``, ``all`` or ``rest``.
+"""Which cases of a parametrised test run: by default those that its marker asks for, with ``--rest`` all the others.
 
-A test with ``@pytest.mark.each_value`` runs, by default, only as many of its cases as it takes for each value of each
-parameter to occur; with ``each_value(3)`` each value is in at least three of them, each time with other values beside
-it, where there are so many. With ``@pytest.mark.each_pair`` each pair of values of two parameters occurs. ``extended``
-cases run only under ``all``. ``rest`` runs what ``covering`` leaves out. ``quick`` runs at most two cases of a test,
-and none that is ``slow``. ``gpu`` runs of the cases that need a GPU what ``covering`` does, and the ``extended`` ones
-that these marks choose too; of the others what ``quick`` runs, but for ``pages``. ``tests/mutants.py`` shows that
-``covering`` finds the same faults as ``all``.
+With ``@pytest.mark.each_value`` it takes as few cases as hold each value of each parameter; with ``each_value(3)`` each
+value is in at least three of them, each time with other values beside it, where there are so many. With
+``@pytest.mark.each_pair`` each pair of values of two parameters occurs. ``extended`` cases run under ``--rest`` only.
 
 Arguments that one ``parametrize`` gives together are one parameter. The device is none: what runs on one runs on the
 other.
@@ -22,17 +18,14 @@ from itertools import combinations, groupby
 import numpy as np
 import pytest
 
-CHOICES = ("quick", "covering", "gpu", "all", "rest")
-QUICK = 2  # cases of a test under --cases quick
 #: Builds that dtypes are tried with first, in turn: a format each, and what it is compiled for by default.
 HOMES = (("cvr", "cvr-n_lanes=32-n_chunks=7-split=rows"), ("bbcsr", "bbcsr-block_size=6"))
 STRENGTHS = {"each_value": 1, "each_pair": 2}
 MARKERS = (
     "each_value(times=1): by default as few cases run as hold each value of each parameter so often; all run all",
     "each_pair: the same for each pair of values of two parameters",
-    "extended: runs under --cases all or rest only",
-    "slow: takes seconds even where everything is compiled; --cases quick leaves it out",
-    "pages: reads pages and sources alone; --cases gpu leaves it out, whose report is on what runs",
+    "extended: runs under --rest only",
+    "small: small conversions, products and solves: for compute-sanitizer (50 times slower), and for a quick look",
 )
 
 
@@ -65,60 +58,36 @@ def covering(cases: Sequence[tuple[Hashable, ...]], strength: int, first: Sequen
     return chosen
 
 
-def select(items: list[pytest.Item], choice: str) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """The items that `choice` runs and those that it leaves out, both in their order."""
-    if choice == "all":
-        return items, []
-    rule = {"quick": _quick, "gpu": _on_a_gpu}.get(choice, _by_default)
-    chosen = {item for _, cases in groupby(items, _function) for item in rule(list(cases))}
-    if choice == "rest":
-        chosen = set(items) - chosen
-    return [item for item in items if item in chosen], [item for item in items if item not in chosen]
+def chosen(items: list[pytest.Item]) -> set[pytest.Item]:
+    """The items that run by default: of each test on each device what its marker asks for, all where it has none."""
+    usual = [item for item in items if item.get_closest_marker("extended") is None]
+    return {item for _, cases in groupby(usual, _function) for item in _of_a_test(list(cases))}
 
 
 def _function(item: pytest.Item) -> tuple[pytest.Item | None, str]:
     return item.parent, getattr(item, "originalname", item.name)
 
 
-def _quick(items: list[pytest.Item]) -> list[pytest.Item]:
-    return _covering([item for item in items if not _is(item, "slow") and not _is(item, "extended")], 1)[:QUICK]
-
-
-def _by_default(items: list[pytest.Item]) -> list[pytest.Item]:
-    return _marked([item for item in items if not _is(item, "extended")])
-
-
-def _on_a_gpu(items: list[pytest.Item]) -> list[pytest.Item]:
-    on_host = _quick([item for item in items if not _is(item, "pages")])
-    return on_host + _marked([item for item in items if _needs_gpu(item)])
-
-
-def _marked(items: list[pytest.Item]) -> list[pytest.Item]:
-    """What the marks of a test choose, the same cases on each device; all where it has none."""
-    marks = [(strength, mark) for name, strength in STRENGTHS.items() for item in items[:1] for mark in item.iter_markers(name)]
-    if not marks:
-        return items
-    strength, mark = marks[0]
-    by_device = groupby(sorted(items, key=_device), _device)
-    return [item for _, cases in by_device for item in _covering(list(cases), strength, *mark.args)]
-
-
-def _is(item: pytest.Item, marker: str) -> bool:
-    return item.get_closest_marker(marker) is not None
+def _of_a_test(items: list[pytest.Item]) -> list[pytest.Item]:
+    for name, strength in STRENGTHS.items():
+        for mark in items[0].iter_markers(name):
+            by_device = groupby(sorted(items, key=_device), _device)
+            return [item for _, cases in by_device for item in _covering(list(cases), strength, *mark.args)]
+    return items
 
 
 def _covering(items: list[pytest.Item], strength: int, times: int = 1) -> list[pytest.Item]:
-    chosen = []
+    found: list[pytest.Item] = []
     for _ in range(times):
-        found = covering([_values(item) for item in items], strength, [_at_home(item) for item in items])
-        chosen += [items[number] for number in found]
-        items = [item for number, item in enumerate(items) if number not in set(found)]
-    return chosen
+        numbers = covering([_values(item) for item in items], strength, [_at_home(item) for item in items])
+        found += [items[number] for number in numbers]
+        items = [item for number, item in enumerate(items) if number not in set(numbers)]
+    return found
 
 
 def _at_home(item: pytest.Item) -> bool:
     """Whether a case's dtype is with its home: tests that choose alike share compiled code."""
-    params = getattr(getattr(item, "callspec", None), "params", {})
+    params = _params(item)
     if "build" not in params or not isinstance(params.get("dtype"), str | type):
         return True
     return str(params["build"]) in HOMES[np.dtype(params["dtype"]).num % len(HOMES)]
@@ -126,8 +95,7 @@ def _at_home(item: pytest.Item) -> bool:
 
 def _values(item: pytest.Item) -> tuple[tuple[int, ...], ...]:
     """Which value each parameter has, by identity, as values need not be hashable."""
-    params = dict(getattr(getattr(item, "callspec", None), "params", {}))
-    params.pop("device", None)
+    params = {name: value for name, value in _params(item).items() if name != "device"}
     names_together = [argument_names(mark) for mark in item.iter_markers("parametrize")]
     together = [tuple(id(params.pop(name)) for name in names if name in params) for names in names_together]
     return (*together, *((id(value),) for _, value in sorted(params.items(), key=lambda pair: pair[0])))
@@ -139,9 +107,14 @@ def argument_names(mark: pytest.Mark) -> list[str]:
     return [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
 
 
-def _needs_gpu(item: pytest.Item) -> bool:
+def needs_gpu(item: pytest.Item) -> bool:
+    """Whether a case runs on a GPU alone."""
     return "gpu" in getattr(item, "fixturenames", ()) or _device(item) not in ("", "cpu")
 
 
 def _device(item: pytest.Item) -> str:
-    return getattr(getattr(item, "callspec", None), "params", {}).get("device", "")
+    return _params(item).get("device", "")
+
+
+def _params(item: pytest.Item) -> dict:
+    return getattr(getattr(item, "callspec", None), "params", {})

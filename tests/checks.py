@@ -66,14 +66,12 @@ TYPICAL = [cvr(4, 5, "nnz"), cvr(32, 7, "rows"), bbcsr(1), bbcsr(6)]
 
 
 def extended_but(always: list[Build], builds: list[Build]) -> list[Any]:
-    """`builds` for a test that compiles much for each: those in `always` run by default, the others under ``--cases
-    all``.
-    """
+    """`builds` for a test that compiles much for each: those in `always` run by default, the others under ``--rest``."""
     return [build if build in always else pytest.param(build, marks=pytest.mark.extended) for build in builds]
 
 
 def rarely(*values: Any) -> list[Any]:
-    """Values of a parameter, or tuples of several, that run only under ``--cases all``: each compiles much for itself."""
+    """Values of a parameter, or tuples of several, that run only under ``--rest``: each compiles much for itself."""
     return [pytest.param(*(value if type(value) is tuple else (value,)), marks=pytest.mark.extended) for value in values]
 
 

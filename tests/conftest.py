@@ -24,16 +24,13 @@ LEFT_OUT = pytest.StashKey[dict[str, int]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("cvrarray")
-    group.addoption("--require-gpu", action="store_true", help="fail each test that would skip for the lack of a GPU")
+    group.addoption("--require-gpu", action="store_true", help="run what needs a GPU alone, and fail where there is none")
     group.addoption("--gpu-report", type=Path, metavar="PATH", help="write what ran, and on what, to PATH as JSON")
-    group.addoption(
-        "--unpooled", action="store_true", help="without CuPy's memory pool, and no case on a CPU: for compute-sanitizer"
-    )
-    group.addoption("--cases", choices=cases.CHOICES, default="covering", help="which cases of parametrised tests run")
+    group.addoption("--unpooled", action="store_true", help="without CuPy's memory pool: for compute-sanitizer")
+    group.addoption("--rest", action="store_true", help="run the cases alone that repeat a path under other parameters")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "small: small conversions, products and solves, for compute-sanitizer (50 times slower)")
     config.addinivalue_line("markers", "xdist_group(name): pytest-xdist's; known here so that it need not be installed")
     for marker in cases.MARKERS:
         config.addinivalue_line("markers", marker)
@@ -44,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     path = config.getoption("--gpu-report")
     if path is not None and not hasattr(config, "workerinput"):
         parts = [part for part in (config.option.keyword, config.option.markexpr) if part]
-        parts += [f"--cases {config.option.cases}"] * (config.option.cases != "all")
+        parts += ["--rest"] * config.option.rest
         config.pluginmanager.register(GPUReport(path, " and ".join(f"({part})" for part in parts) or "all"), "gpu-report")
 
 
@@ -60,23 +57,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("device", DEVICES if has_gpu_cases(metafunc.config) else DEVICES[:1], indirect=True)
 
 
-def is_on_cpu(item: pytest.Item) -> bool:
-    callspec = getattr(item, "callspec", None)
-    return callspec is not None and callspec.params.get("device") == "cpu"
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Choose the cases, and count those left out for each reason."""
-    items[:], repeated = cases.select(items, config.getoption("--cases"))
-    need_one = [] if has_gpu_cases(config) else [item for item in items if "gpu" in getattr(item, "fixturenames", ())]
-    left_out = set(need_one)
-    items[:] = [item for item in items if item not in left_out]
-    if config.getoption("--unpooled"):
-        items[:] = [item for item in items if not is_on_cpu(item)]
-    on_both = 0 if has_gpu_cases(config) else sum("device" in getattr(item, "fixturenames", ()) for item in items)
-    config.hook.pytest_deselected(items=repeated + need_one)
-    counts = {"gpu": len(need_one) + on_both, "cases": len(repeated)}
+    given, chosen = list(items), cases.chosen(items)
+    items[:] = [item for item in items if (item in chosen) != config.getoption("--rest")]
+    counts = {"cases": len(given) - len(items), "gpu": 0}
+    if config.getoption("--require-gpu"):
+        items[:] = [item for item in items if cases.needs_gpu(item)]
+    elif not has_gpu_cases(config):
+        counts["gpu"] = sum(not {"gpu", "device"}.isdisjoint(getattr(item, "fixturenames", ())) for item in items)
+        items[:] = [item for item in items if not cases.needs_gpu(item)]
+    kept = set(items)
+    config.hook.pytest_deselected(items=[item for item in given if item not in kept])
     config.stash[LEFT_OUT] = counts
     if hasattr(config, "workeroutput"):
         config.workeroutput["left_out"] = counts
@@ -105,8 +98,8 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
     if left_out.get("gpu"):
         terminalreporter.line(f"{left_out['gpu']:,} cases left out: {NO_GPU} (make gpu-test runs them)")
     if left_out.get("cases"):
-        remedy = "make test runs them" if config.getoption("--cases") == "rest" else "make test-all runs them"
-        terminalreporter.line(f"{left_out['cases']:,} cases left out by --cases {config.getoption('--cases')} ({remedy})")
+        remedy = "make test" if config.getoption("--rest") else "make test-rest"
+        terminalreporter.line(f"{left_out['cases']:,} cases left out ({remedy} runs them)")
 
 
 def need_gpu(config: pytest.Config) -> None:

@@ -164,7 +164,6 @@ def test_no_own_device_branches(module):
             assert not [name for name in names if name.partition(".")[0] in ("cupy", "cupyx", "dask")], module
 
 
-@pytest.mark.slow
 def test_dask_may_be_imported_first():
     """A worker has distributed before it meets our arrays; each module of ours can be the first that it imports."""
     names = [name for name in MODULES if name.startswith("cvrarray.dask.")]
@@ -195,7 +194,6 @@ def test_help_and_star_without_an_extra(missing):
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-@pytest.mark.slow
 def test_cpu_work_does_not_import_cupy_or_dask():
     code = (
         "import sys, cvrarray, numpy as np; A = cvrarray.CVRArray(np.eye(3)); A @ np.ones(3); A.tocsr(); A.check(); "
@@ -276,7 +274,6 @@ x = np.ones(200)
 """
 
 
-@pytest.mark.slow
 def test_walks_pass_through_few_files(tmp_path):
     """A stranger who follows a call reads so many files: in a process of its own, counted by a profiler's events."""
     program = WALKER

@@ -284,7 +284,6 @@ def test_the_block_size_of_a_bsr_is_a_candidate():
     assert "5 x 5 blocks hold 1.00" in A.plan
 
 
-@pytest.mark.slow
 def test_scipys_bsr_is_a_peer():
     x = np.ones(300)
     found = peers.products(bsr(6).tocsr(), x, devices.CPU)

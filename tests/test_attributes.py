@@ -67,7 +67,7 @@ def test_real_imag_conj(build, dtype, device):
     csr = zoo.integers("explicit_zeros_beside_holes", dtype)
     A, dense = build(csr, device), csr.toarray()
     for found, expected in (
-        (A.real, dense.real), (A.imag, dense.imag), (A.conj(), dense.conj()), (A.conjugate(), dense.conj()),
+        (A.real, dense.real), (A.imag, dense.imag), (A.conj(), dense.conj()),
         (np.real(A), dense.real), (np.imag(A), dense.imag), (np.conj(A), np.conj(dense)), (np.conjugate(A), np.conj(dense)),
     ):  # fmt: skip
         assert found.dtype == expected.dtype
@@ -162,7 +162,6 @@ def test_asformat(build, device):
     for format in ("coo", "gcxs", "dok"):
         np.testing.assert_array_equal(A.asformat(format).todense(), csr.toarray())
     assert isinstance(A.asformat("coo"), sparse.COO)
-    assert isinstance(A.to_coo(), sparse.COO)
     with pytest.raises(ValueError, match=r"format must be cvr, bbcsr, csr.*'ell'"):
         A.asformat("ell")
     with pytest.raises(TypeError, match=r"'csr' takes no parameters; got block_size"):
@@ -179,7 +178,6 @@ def test_eliminate_zeros(build, device):
     expected = csr.copy()
     expected.eliminate_zeros()
     assert_same_csr(found.to_scipy(), expected)
-    assert A.sort_indices() is A
 
 
 @BUILD

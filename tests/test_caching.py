@@ -200,7 +200,6 @@ def test_a_folder_that_can_only_be_read(folder, monkeypatch):
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a folder in which nobody can make another")
-@pytest.mark.slow
 def test_an_installation_that_can_only_be_read(tmp_path):
     """Without a home, so that there is no folder at all: one warning, and all works."""
     shutil.copytree(Path(cvrarray.__file__).parent, tmp_path / "cvrarray", ignore=shutil.ignore_patterns("__pycache__"))

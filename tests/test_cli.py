@@ -139,7 +139,6 @@ def test_interrupt(run, monkeypatch, mtx):
     assert run("info", mtx)[0] == 130
 
 
-@pytest.mark.slow
 def test_module_runs_and_survives_a_reader_that_leaves(mtx):
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
@@ -460,7 +459,6 @@ def without_mkl(monkeypatch):
     monkeypatch.setattr(peers, "mkl", lambda: None)
 
 
-@pytest.mark.slow
 def test_bench_measures(run, monkeypatch, tmp_path, mtx, device):
     """The report is complete, and its figures fit together."""
     without_mkl(monkeypatch)
@@ -530,7 +528,6 @@ def test_bench_notices_a_wrong_product(run, monkeypatch, tmp_path, mtx, device, 
     assert all(entry["correct"] for name, entry in runs.items() if name != format)
 
 
-@pytest.mark.slow
 def test_bench_generated_and_json_on_stdout(run, monkeypatch):
     monkeypatch.setitem(generate.MATRICES, "poisson7", generate.Recipe(generate.poisson7, (160,), (143,), (6,)))
     argv = ("bench", "poisson7", "--scale", "small", "--device", "cpu", "--repeats", 1, "--dtype", "complex64", "--json", "-")
@@ -648,7 +645,6 @@ def test_dtypes(text, stored, expected):
     assert sources.dtypes(text, np.dtype(stored)) == [np.dtype(name) for name in expected]
 
 
-@pytest.mark.slow
 def test_bench_takes_matrices_with_inf_and_nan(run, tmp_path, matrix, device):
     """In float32 some of these values are beyond the range, which makes them inf."""
     matrix.data[[1, 8, 15]] = np.inf, np.nan, 1e300
@@ -782,7 +778,6 @@ def test_demo(run, monkeypatch, mtx, device):
 # ---------------------------------------------------------------------------------------------------------- packaging
 
 
-@pytest.mark.slow
 def test_readme_example_runs():
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     names = {}
@@ -823,7 +818,6 @@ print(compiled.count)
 """
 
 
-@pytest.mark.slow
 @pytest.mark.extended
 def test_warmup_leaves_nothing_to_compile(tmp_path):
     environment = os.environ | {"CVRARRAY_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}

@@ -115,7 +115,6 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["fork", *rarely("spawn")])
-@pytest.mark.slow
 def test_other_processes(tmp_path, method):
     if method == "fork" and not hasattr(os, "fork"):
         pytest.skip("this system has no fork")
@@ -653,7 +652,6 @@ print("done")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="mprotect is POSIX")
-@pytest.mark.slow
 def test_products_read_nothing_beyond_x():
     """x ends where a page begins that nobody may read: blocks with holes, padding, and a last block that the edge cuts."""
     run = subprocess.run([sys.executable, "-c", BEYOND_X], capture_output=True, text=True, timeout=300)
@@ -696,7 +694,6 @@ def test_how_x_is_loaded_changes_no_bit(monkeypatch, build, dtype):
             assert_same_bits(product, products[0])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("module", [cvr, bbcsr])
 def test_kernels_keep_sums_in_registers_and_count_no_references(monkeypatch, module):
     """The two things that a change of Numba could undo without any wrong result."""

@@ -285,7 +285,6 @@ FRESH = [  # each is the first thing that a new process does with Dask
 
 
 @pytest.mark.parametrize("code", FRESH)
-@pytest.mark.slow
 def test_nothing_needs_registering(code):
     setup = "import numpy as np, cvrarray; A = cvrarray.CVRArray(2 * np.eye(4), device='cpu'); import dask.array as da; "
     check = "; y = y.compute(); y = y.todense() if hasattr(y, 'todense') else y; print(float(y.sum()))"
@@ -305,7 +304,6 @@ def test_import_loads_neither_dask_nor_zarr():
 # ----------------------------------------------------------------------------------------------- tokens, sizes, pickles
 
 
-@pytest.mark.slow
 def test_tokens_agree_across_processes():
     code = (
         "import sys; sys.path.insert(0, 'tests'); import cvrarray, numpy as np; from dask.base import tokenize; "

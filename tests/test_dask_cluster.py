@@ -26,7 +26,6 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 pytestmark = [
     pytest.mark.xdist_group("cluster"),
-    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # sockets that a killed worker leaves
     pytest.mark.filterwarnings("ignore:Sending large graph"),
 ]

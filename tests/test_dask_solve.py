@@ -29,7 +29,6 @@ from cvrarray.dask import mesh, ranks, solve, transports
 
 pytestmark = [
     pytest.mark.xdist_group("cluster"),
-    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # sockets that a killed worker leaves
 ]
 

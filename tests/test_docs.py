@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
-import importlib.util
 import json
 import re
-import statistics
 import tomllib
 import zipfile
 from pathlib import Path
@@ -64,85 +61,7 @@ def test_what_becomes_what(section, left, right, dtype):
         assert ours == theirs
 
 
-def test_tables_are_found():
-    assert len(rows("From scipy.sparse")) >= 10
-    assert len(rows("From pydata/sparse")) >= 6
-
-
 # ---------------------------------------------------------------------------------------------------------- asv
-
-
-@pytest.fixture
-def asv_report():
-    spec = importlib.util.spec_from_file_location("asv_report", ROOT / "asv_bench" / "report.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture
-def recorded(tmp_path):
-    """Results as asv 0.6 writes them: two commits of one machine; what was skipped is null, what failed nan."""
-    folder = tmp_path / "results"
-    (folder / "box").mkdir(parents=True)
-    name = "products.Product.time_call"
-    params = [["'a'", "'b'"], ["'float64'"], ["'cvr'", "'bbcsr'", "'scipy'"]]
-    described = {name: {"param_names": ["matrix", "dtype", "by"], "unit": "seconds"}, "version": 2}
-    (folder / "benchmarks.json").write_text(json.dumps(described))
-    for commit, date, scale in (("1" * 40, 5, 1.0), ("2" * 40, 7, 0.5)):
-        result = [2e-3 * scale, None, 4e-3, 3e-6, 6e-6, 1.5e-6]
-        content = {
-            "version": 2,
-            "commit_hash": commit,
-            "date": date,
-            "params": {"cpu": "a processor", "num_cpu": "2"},
-            "result_columns": ["result", "params", "version"],
-            "results": {name: [result, params, "v"], "arrays.Import.timeraw_import": [[0.1], [], "v"], "x.failed": [None, []]},
-        }
-        (folder / "box" / f"{commit[:8]}-env.json").write_text(json.dumps(content))
-    (folder / "box" / "machine.json").write_text("{}")
-    return folder
-
-
-def test_asv_report_takes_the_newest_results(asv_report, recorded, tmp_path):
-    out, picture = tmp_path / "page.md", tmp_path / "plot.svg"
-    pytest.importorskip("matplotlib")
-    assert asv_report.main([str(recorded), str(out), "--plot", str(picture)]) == 0
-    page = out.read_text()
-    assert "Commit 22222222. cpu a processor, num_cpu 2" in page
-    assert "| a | float64 | 1 ms | - | 4 ms |" in page
-    assert "| b | float64 | 3 us | 6 us | 1.5 us |" in page
-    # a: 4 over 1; b: 1.5 over 3; their geometric mean is the square root of 2
-    assert "1.41 in the geometric mean of 2" in page
-    assert "x.failed" not in page
-    assert picture.read_text().count("<svg") == 1
-
-
-def test_asv_report_without_results(asv_report, tmp_path, capsys):
-    assert asv_report.main([str(tmp_path), str(tmp_path / "page.md")]) == 2
-    assert "make bench-asv" in capsys.readouterr().err
-    assert not (tmp_path / "page.md").exists()
-
-
-def test_asv_report_refuses_other_versions(asv_report, recorded):
-    for path in recorded.glob("box/*-env.json"):
-        path.write_text(path.read_text().replace('"version": 2', '"version": 3'))
-    with pytest.raises(ValueError, match="version 2 of asv's results; got 3"):
-        asv_report.page(asv_report.newest(recorded))
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [
-        (None, "seconds", "-"),
-        (1.5, "seconds", "1.5 s"),
-        (2e-7, "seconds", "0.2 us"),
-        (1234, "bytes", "1.23 kB"),
-        (0.123, "", "0.123"),
-    ],
-)
-def test_asv_report_quantities(asv_report, value, unit, text):
-    assert asv_report.quantity(value, unit) == text
 
 
 def test_asv_benchmarks_use_what_there_is():
@@ -168,46 +87,6 @@ def recorded_pages():
     return docs_module("recorded")
 
 
-def test_recorded_figures_are_those_of_the_file(recorded_pages):
-    cpu = recorded_pages.Recorded("benchmarks/cpu.json")
-    data = json.loads((ROOT / "docs" / "benchmarks" / "cpu.json").read_text())
-    threads = max(case["threads"] for case in data["results"])
-    found = cpu.speedups("float64")
-    assert list(found.values()) == sorted(found.values(), reverse=True)
-    cases = [case for case in data["results"] if (case["dtype"], case["threads"]) == ("float64", threads)]
-    assert found.keys() == {case["matrix"] for case in cases}
-    for case in cases:
-        (chosen,) = [run for run in case["runs"] if run.get("plan")]
-        assert found[case["matrix"]] == chosen["speedup"]
-    losses = cpu.losses("float64")
-    assert losses.count("\n") == 1 + sum(times < 1 for times in found.values())
-    assert cpu.losses("float64", below=0) == "Nowhere."
-    chart = str(cpu.chart("float64"))
-    labels = re.findall(r">(\d+\.\d\d)x</text>", chart)
-    assert labels == [f"{times:.2f}" for times in found.values()]
-    widths = [float(width) for width in re.findall(r'<rect x="\d+" y="[\d.]+" width="([\d.]+)"', chart)]
-    scale = widths[0] / next(iter(found.values()))
-    np.testing.assert_allclose(widths, [scale * times for times in found.values()], atol=0.1)
-
-
-def test_recorded_figures_of_the_gpu_are_those_of_the_file(recorded_pages):
-    gpu = recorded_pages.RecordedGPU("benchmarks/gpu.json")
-    data = json.loads((ROOT / "docs" / "benchmarks" / "gpu.json").read_text())
-    assert all(run["correct"] for case in data["results"] for run in case["runs"] if run["ours"])
-    table = gpu.beside("cupyx")
-    for case in data["results"]:
-        if case["generated"]:
-            (ours,) = [run for run in case["runs"] if run.get("plan")]
-            (theirs,) = [run for run in case["runs"] if run["name"] == "cupyx"]
-            (line,) = [line for line in table.splitlines() if line.startswith(f"| {case['matrix']} |")]
-            assert f" {ours['seconds'] * 1e6:.0f} | {theirs['seconds'] * 1e6:.0f} | " in line
-    rows = gpu.summary().splitlines()[2:]
-    for dtype in ("float32", "float64"):
-        losses = gpu.losses(dtype)
-        slower = [int(row.rstrip("| ").rpartition(" ")[2]) for row in rows if row.startswith((f"| {dtype} |", f"| {dtype}, "))]
-        assert sum(slower) == max(0, losses.count("\n") - 1)
-
-
 def test_charts_of_the_front_page_are_those_of_the_records(recorded_pages):
     """README shows files: ``PYTHONPATH=. python docs/recorded.py`` writes them anew."""
     for name, picture in recorded_pages.front().items():
@@ -218,37 +97,6 @@ def test_charts_of_the_front_page_are_those_of_the_records(recorded_pages):
 def test_readme_has_the_figures_of_the_records(recorded_pages):
     """``PYTHONPATH=. python docs/recorded.py`` writes them anew."""
     assert f"{recorded_pages.BEGIN}{recorded_pages.readme()}{recorded_pages.END}" in (ROOT / "README.md").read_text()
-
-
-def plain_columns(name):
-    """The cases with plain values of a record of products with columns."""
-    data = json.loads((ROOT / "docs" / "benchmarks" / f"{name}.json").read_text())
-    return [case for case in data["results"] if case["ours"]["values"] == "plain"]
-
-
-@pytest.mark.parametrize(
-    "name", ["gpu-columns", "gpu-columns-unseen", "gpu-columns-transposed", "gpu-columns-unseen-transposed"]
-)
-def test_recorded_columns_are_those_of_the_file(recorded_pages, name):
-    columns, plain = recorded_pages.RecordedColumns(f"benchmarks/{name}.json"), plain_columns(name)
-    slower = sum(min(case["peers"].values()) < case["ours"]["seconds"] for case in plain)
-    assert columns.losses().count("\n") == max(0, slower and slower + 1)
-    for dtype in ("float32", "float64"):
-        found = [min(case["peers"].values()) / case["ours"]["seconds"] for case in plain if case["dtype"] == dtype]
-        assert sorted(columns.of(dtype, 1, 256)) == sorted(found)
-        assert str(columns.chart(dtype)) == (ROOT / "docs" / "benchmarks" / f"{name}.{dtype}.svg").read_text()
-    assert ("scale" in columns.machine()) == ("unseen" not in name)
-
-
-@pytest.mark.parametrize("name", ["gpu-columns", "gpu-columns-transposed"])
-def test_what_a_column_and_the_hint_are_worth(recorded_pages, name):
-    columns, plain = recorded_pages.RecordedColumns(f"benchmarks/{name}.json"), plain_columns(name)
-    wide = [case for case in plain if case["columns"] > 1]
-    for key in ("no_hint_seconds", "fortran_seconds"):
-        assert f"and {max(case[key] / case['ours']['seconds'] for case in wide):.1f} at worst" in columns.hint_and_order()
-    seconds = {(case["matrix"], case["dtype"], case["columns"]): case["ours"]["seconds"] for case in plain}
-    shares = [took / 64 / seconds[*of, 1] for (*of, k), took in seconds.items() if k == 64]
-    assert f" {statistics.geometric_mean(shares):.2f} " in columns.a_column()
 
 
 # ---------------------------------------------------------------------------------------------------------- packaging
@@ -311,50 +159,6 @@ def test_extras():
     for path in sources:
         for named in re.findall(r"(?:cvrarray|'\.)\[([a-z0-9,]+)\]", path.read_text()):
             assert set(named.split(",")) <= extras, f"{path.name} names {named}"
-
-
-#: What in a page's code needs an extra.
-NEEDS = {
-    "demo": r"generate\.elasticity|import skfem",
-    "plot": r"import matplotlib",
-    "amg": r"import pyamg|linalg\.multigrid\(",
-    "dask": r"import dask|from d(ask|istributed)|to_dask|open_store",
-}
-
-
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.stem)
-def test_pages_name_the_extras_that_their_code_needs(page):
-    """In the first pip line, so that what follows runs as it stands."""
-    text = page.read_text()
-    code = "\n".join(re.findall(r"^```\{code-cell\}\n(?!:tags: \[remove-input\])(.*?)^```", text, re.MULTILINE | re.DOTALL))
-    needed = {extra for extra, pattern in NEEDS.items() if re.search(pattern, code)}
-    line = re.search(r"^ +pip install '?\.(?:\[([a-z0-9,]+)\])?", text, re.MULTILINE)
-    assert needed <= set((line[1] or "").split(",") if line else ())
-
-
-def names(code, context):
-    """The names that cells load, or bind (imports and definitions among them)."""
-    nodes = [*ast.walk(ast.parse(code))]
-    found = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, context)}
-    if context is ast.Store:
-        found |= {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-        found |= {
-            alias.asname or alias.name.split(".")[0]
-            for node in nodes
-            for alias in getattr(node, "names", ())
-            if isinstance(alias, ast.alias)
-        }
-    return found
-
-
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.stem)
-def test_code_that_is_shown_needs_none_that_is_not(page):
-    """Who copies the cells of a page runs them without those whose input is removed."""
-    cells = re.findall(r"^```\{code-cell\}\n(?::tags: \[(.*?)\]\n)?(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-    shown, removed = (
-        "\n".join(code for tags, code in cells if ("remove" in tags) == is_removed) for is_removed in (False, True)
-    )
-    assert not names(shown, ast.Load) & (names(removed, ast.Store) - names(shown, ast.Store))
 
 
 def test_wheel_contents_finds_what_is_missing_and_what_is_needless(tmp_path):

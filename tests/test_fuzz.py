@@ -24,7 +24,6 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork") or sys.platform != "linu
 TESTS = Path(__file__).parent
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("count", [5, pytest.param(150, marks=pytest.mark.extended)])
 def test_inputs_of_every_kind_and_all_that_failed_before(count):
     path = os.pathsep.join([str(TESTS), str(TESTS.parent), *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -71,7 +71,6 @@ def matrix():
     return scipy.sparse.random_array((70, 50), density=0.1, rng=np.random.default_rng(1), format="csr")
 
 
-@pytest.mark.slow
 def test_a_kernel_on_a_cpu(toy, matrix, monkeypatch):
     """It is enough that the module has it: no column-by-column product any more."""
     monkeypatch.setattr(test_new_format.KERNELS, "product_matrix", product_matrix, raising=False)

@@ -64,7 +64,6 @@ def test_pydata(build, name, convert, device):
 
 @BUILD
 @pytest.mark.parametrize("compressed_axes", [(0,), (1,)])
-@pytest.mark.slow
 def test_pydata_gcxs_either_way(build, compressed_axes, device):
     csr = zoo.floats("rows_of_mixed_length")
     given = sparse.GCXS.from_scipy_sparse(csr).change_compressed_axes(compressed_axes)

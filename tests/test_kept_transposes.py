@@ -289,7 +289,6 @@ def test_the_first_product_of_many_threads(build):
             assert_same_bits(y, expected)
 
 
-@pytest.mark.slow
 def test_memory_is_counted_while_it_is_held():
     gc.collect()
     before = transposed.BUDGET.held()

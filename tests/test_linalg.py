@@ -285,7 +285,6 @@ def test_threads_share_a_solver(build, options, M, device):
             assert_same_bits(x, expected[k])
 
 
-@pytest.mark.slow
 def test_same_bits_with_any_number_of_threads(monkeypatch):
     csr = poisson(300)
     A = cvrarray.asarray(csr, device="cpu")

@@ -84,7 +84,6 @@ def test_case(test, case):
 
 
 @pytest.mark.parametrize("name", ["poisson1d", "poisson2d"])
-@pytest.mark.slow
 def test_precond_inverse(name):
     if "xp" in inspect.signature(iterative.test_precond_inverse).parameters:  # SciPy 1.18 and later: one solver a case
         found = [case for case in CASES if case.casename == name]

@@ -24,7 +24,6 @@ print("ours" if built else "Numba's")
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("version", "wrapper"), [("tried", "ours"), ("another", "Numba's")])
 @pytest.mark.extended  # in a process of its own, where all is compiled anew
 def test_products_either_way(version, wrapper, tmp_path, monkeypatch):

@@ -46,7 +46,6 @@ MATRICES = st.one_of(scattered(), by_row_lengths())
 
 @SETTINGS
 @given(matrix=MATRICES, n_lanes=N_LANES, n_chunks=st.integers(1, 40), split=SPLITS)
-@pytest.mark.slow
 def test_cvr(device, matrix, n_lanes, n_chunks, split):
     A = cvrarray.CVRArray(matrix, n_lanes=n_lanes, n_chunks=n_chunks, split=split, device=device)
     _check(A, matrix, device)

@@ -94,7 +94,6 @@ def test_least_squares(build, solver, device):
 
 
 @BUILD
-@pytest.mark.slow
 def test_eigsh(build, device):
     csr = spd("poisson")
     v0 = put(np.random.default_rng(4).standard_normal(csr.shape[0]), device)
@@ -110,7 +109,6 @@ def test_svds(build, device):
 
 
 @BUILD
-@pytest.mark.slow
 def test_lobpcg(build, device):
     csr = spd("poisson")
     x = put(np.random.default_rng(5).standard_normal((csr.shape[0], 4)), device)

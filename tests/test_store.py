@@ -280,7 +280,6 @@ def dask_source(csr, chunks):
 
 @pytest.mark.parametrize("chunks", [(300, 300), (128, 77)], ids=str)
 @pytest.mark.parametrize("keywords", FORMATS, ids=str)
-@pytest.mark.slow
 def test_dask_array(keywords, chunks, path):
     csr = matrix()
     source = dask_source(csr, chunks)
@@ -704,7 +703,6 @@ def write_and_die(kind, path, stop, where, told):
 
 
 @needs_fork
-@pytest.mark.slow
 @pytest.mark.parametrize("where", ["before", *rarely("before the manifest")])
 @pytest.mark.parametrize("kind", ["matrix", *rarely("pieces", "dask")])
 def test_killed_writer(kind, where, path, tmp_path):

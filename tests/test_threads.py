@@ -92,7 +92,6 @@ def test_a_container_s_quota_counts(tmp_path, monkeypatch, text, least):
     threads._cpus.cache_clear()
 
 
-@pytest.mark.slow
 def test_products_use_as_many_as_are_set_and_agree():
     """In a fresh process, so that no earlier test has begun threads; the same bits whatever the number."""
     code = (
@@ -152,7 +151,6 @@ def _count():
     return cvrarray.get_num_threads()
 
 
-@pytest.mark.slow
 def test_joblib_s_workers_share_the_cpus():
     joblib = pytest.importorskip("joblib")
     if threads._cpus() < 2:

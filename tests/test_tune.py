@@ -403,7 +403,6 @@ for k in range(400):
 """
 
 
-@pytest.mark.slow
 def test_two_processes_write_at_once(cache):
     """Each reads after every write, and finds a whole file: its own or the other's, never a mixture or none."""
     path = cache / "shared.json"

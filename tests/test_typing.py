@@ -42,7 +42,6 @@ def test_types_are_shipped():
     assert "tests/typed_use.py" in settings["tool"]["mypy"]["files"]
 
 
-@pytest.mark.slow
 def test_mypy_takes_and_refuses_what_it_should():
     """An "ignore" that is not needed is an error, so the mistakes in typed_use.py are noticed ones."""
     api = pytest.importorskip("mypy.api", reason="mypy is not installed: make lint runs it")

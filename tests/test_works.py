@@ -21,7 +21,6 @@ def alike(found, text):
 
 
 @pytest.mark.parametrize("section", works.SECTIONS, ids=lambda section: section.package)
-@pytest.mark.slow
 def test_sections(section):
     pytest.importorskip(section.package)
     found, page = dict(works.rows(section)), written(section.title)

@@ -6,7 +6,7 @@
 ``solve``           iterations of cg beside SciPy's, CuPy's and Warp's (``make bench-solve``)
 ``few_values``      values in few bytes beside plain ones (``make bench-few``)
 ``ops``             what a program does around a product, beside SciPy (``make bench-ops``)
-``choice``          what asarray chooses beside every candidate, on the matrices of ``kinds`` and ``families``
+``choice``          what asarray chooses beside every candidate, on the matrices of ``families``
 ``fit``             constants of the choice on a GPU, fitted to what ``choice`` has timed
 ``dask_gpus``       CG over several GPUs
 ``store_stream``    products with a matrix on disk

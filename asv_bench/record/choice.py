@@ -3,7 +3,7 @@
     python -m asv_bench.record.choice --json choice.json [--families 1,2] [--columns 1,4,16,64]
     python -m asv_bench.record.choice --score choice.json
 
-On the matrices of :mod:`.kinds`, or on those of :mod:`.families` that are drawn with some seeds. Each candidate is timed with
+On the matrices of :mod:`.families` that are drawn with some seeds. Each candidate is timed with
 the tables in cache, as in a sequence of products, and with a vector also cold: after a buffer larger than L2. ``--score``
 says how much slower than the fastest candidate the choice is, on any machine, by the model as it is then.
 """
@@ -29,7 +29,7 @@ from cvrarray.choice import model
 from cvrarray.core import clocks, devices
 from cvrarray.input import coercion
 
-from . import families, gpu, kinds, pages
+from . import families, gpu, pages
 from .clocks import ColdClock
 
 #: Columns from which a CVR array makes itself the longer chunks that it would have with the hint.
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     what.add_argument("--json", help="file to write, one line a matrix and dtype")
     what.add_argument("--score", help="file that was written: say how good the choice is")
     parser.add_argument("--only", help="names of matrices, separated by commas")
-    parser.add_argument("--families", help="seeds with which families are drawn, instead of kinds")
+    parser.add_argument("--families", default="1,2", help="seeds with which families are drawn; default: %(default)s")
     parser.add_argument("--dtype", default="float32,float64")
     parser.add_argument("--columns", default="1", help="of X; 1 is a vector; default: %(default)s")
     parser.add_argument("--folder", type=Path, help="where matrices are kept from one run to the next")
@@ -55,9 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.score:
         print(score([json.loads(line) for line in Path(args.score).read_text().splitlines()]))
         return 0
-    names = args.only.split(",") if args.only else list(kinds.KINDS)
-    if args.families:
-        names = [name for seed in args.families.split(",") for name in families.drawn(int(seed))]
+    names = [name for seed in args.families.split(",") for name in families.drawn(int(seed))]
+    if args.only:
+        names = args.only.split(",")
     columns = [int(number) for number in args.columns.split(",")]
     device, end = devices.default(), time.monotonic() + args.within
     clock = clocks.of(device)
@@ -79,7 +79,7 @@ def read(name: str, folder: Path | None) -> Any:
 
     path = None if folder is None else folder / f"{name}.npz"
     if path is None or not path.exists():
-        matrix = families.build(name) if "." in name else kinds.build(name)
+        matrix = families.build(name)
         if path is not None:
             path.parent.mkdir(exist_ok=True, parents=True)
             np.savez(path, indptr=matrix.indptr, indices=matrix.indices, shape=matrix.shape)

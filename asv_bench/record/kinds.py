@@ -1,12 +1,10 @@
-"""Matrices of many kinds, small and large, that the choice of a format is fitted to and tested on: their structure.
+"""Structures of many kinds, which :mod:`.families` draws in all sizes.
 
 Each function draws from `rng` and returns a ``scipy.sparse.csr_array`` whose values mean nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,6 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from cvrarray import generate
 
 CSRMatrix = Any  # scipy.sparse.csr_array
-Make = Callable[[np.random.Generator], CSRMatrix]
 
 
 def from_pairs(row: Any, col: Any, shape: tuple[int, int]) -> CSRMatrix:
@@ -254,106 +251,6 @@ def lengths(n_rows: int, n_cols: int, mean: float, spread: float, longest: int, 
     found = np.clip((found * mean / found.mean()).astype(np.int64), 1, min(longest, n_cols))
     row = np.repeat(np.arange(n_rows), found)
     return from_pairs(row, rng.integers(0, n_cols, row.size), (n_rows, n_cols))
-
-
-def generated(name: str, *sizes: int, **options: Any) -> Make:
-    """One of :mod:`cvrarray.generate`."""
-    return lambda rng: sparse.csr_array(getattr(generate, name)(*sizes, dtype="float32", **options))
-
-
-#: Every matrix: 0.1 to 20 million nonzeros.
-KINDS: dict[str, Make] = {
-    "delaunay2_rcm_40k": partial(mesh, 40_000, 2, 1, "rcm"),
-    "delaunay2_random_60k": partial(mesh, 60_000, 2, 1, "random"),
-    "delaunay2_rcm_300k": partial(mesh, 300_000, 2, 1, "rcm"),
-    "delaunay2_random_300k": partial(mesh, 300_000, 2, 1, "random"),
-    "delaunay2_x_500k": partial(mesh, 500_000, 2, 1, "x"),
-    "delaunay3_rcm_20k": partial(mesh, 20_000, 3, 1, "rcm"),
-    "delaunay3_x_120k": partial(mesh, 120_000, 3, 1, "x"),
-    "elast2_8k": partial(mesh, 8_000, 2, 2, "rcm"),
-    "elast2_80k": partial(mesh, 80_000, 2, 2, "x"),
-    "elast2_300k": partial(mesh, 300_000, 2, 2, "rcm"),
-    "elast3_2k": partial(mesh, 2_000, 3, 3, "rcm"),
-    "elast3_15k": partial(mesh, 15_000, 3, 3, "x"),
-    "elast3_70k": partial(mesh, 70_000, 3, 3, "rcm"),
-    "shell_900": partial(mesh, 900, 2, 6, "rcm"),
-    "shell_5k": partial(mesh, 5_000, 2, 6, "rcm"),
-    "shell_40k": partial(mesh, 40_000, 2, 6, "x"),
-    "quadratic_10k": partial(quadratic, 10_000, 1, False),
-    "quadratic2_30k": partial(quadratic, 30_000, 2, False),
-    "quadratic2_100k": partial(quadratic, 100_000, 2, False),
-    "stokes_6k": partial(quadratic, 6_000, 2, True),
-    "stokes_60k": partial(quadratic, 60_000, 2, True),
-    "edges_5k": partial(edge_elements, 5_000),
-    "edges_40k": partial(edge_elements, 40_000),
-    "road_280": partial(road, 280),
-    "road_1000": partial(road, 1000),
-    "road_2400": partial(road, 2400),
-    "pose6_1k": partial(pose_graph, 1_000, 6, 1.0),
-    "pose6_9k": partial(pose_graph, 9_000, 6, 0.7),
-    "pose6_70k": partial(pose_graph, 70_000, 6, 1.2),
-    "pose3_10k": partial(pose_graph, 10_000, 3, 0.5),
-    "pose3_60k": partial(pose_graph, 60_000, 3, 1.5),
-    "bundle_H_5k": partial(bundle, 100, 5_000, 5, False),
-    "bundle_H_40k": partial(bundle, 500, 40_000, 5, False),
-    "bundle_J_8k": partial(bundle, 60, 8_000, 5, True),
-    "bundle_J_100k": partial(bundle, 400, 100_000, 4, True),
-    "tomography_64_60": partial(tomography, 64, 60),
-    "tomography_128_90": partial(tomography, 128, 90),
-    "tomography_256_120": partial(tomography, 256, 120),
-    "coarse7_40": partial(coarse, 40, 7, 1, 1),
-    "coarse7_64_2": partial(coarse, 64, 7, 2, 1),
-    "coarse27_48": partial(coarse, 48, 27, 1, 1),
-    "coarse7_36_3": partial(coarse, 36, 7, 1, 3),
-    "cloud_22k_450": partial(cloud, 22_000, 450, "rcm"),
-    "cloud_60k_40": partial(cloud, 60_000, 40, "x"),
-    "cloud_8k_60": partial(cloud, 8_000, 60, "random"),
-    "circuit_40k": partial(circuit, 40_000),
-    "circuit_300k": partial(circuit, 300_000),
-    "circuit_1500k": partial(circuit, 1_500_000),
-    "web_30k": partial(web, 30_000, 12),
-    "web_300k": partial(web, 300_000, 14),
-    "rmat_13": generated("rmat", 13, 16),
-    "rmat_16": generated("rmat", 16, 16),
-    "rmat_18": generated("rmat", 18, 20),
-    "rmat_unshuffled_17": generated("rmat", 17, 16, shuffle=False),
-    "ratings_20k": partial(ratings, 20_000, 30_000, 800_000),
-    "ratings_200k": partial(ratings, 200_000, 20_000, 8_000_000),
-    "band_2k_50": partial(band, 2_000, 50, 0),
-    "band_30k_20": partial(band, 30_000, 20, 0),
-    "band_200k_25": partial(band, 200_000, 25, 0),
-    "band_100k_random": partial(band, 100_000, 300, 10),
-    "band_600k_random": partial(band, 600_000, 4_000, 12),
-    "grid5_200": partial(grid2, 200, 1, True),
-    "grid5_1400": partial(grid2, 1400, 1, True),
-    "grid9_500": partial(grid2, 500, 1, False),
-    "matting_300": partial(grid2, 300, 2, False),
-    "poisson7_32": generated("poisson7", 32),
-    "poisson7_80": generated("poisson7", 80),
-    "poisson7_130": generated("poisson7", 130),
-    "stencil27_20": generated("stencil27", 20),
-    "stencil27_50": generated("stencil27", 50),
-    "voxels_70": partial(masked, 70),
-    "voxels_150": partial(masked, 150),
-    "tetrahedra3_20": generated("tetrahedra", 20, 3),
-    "tetrahedra1_70": generated("tetrahedra", 70, 1),
-    "covering_500": partial(covering, 500, 60_000, 8),
-    "covering_4k": partial(covering, 4_000, 400_000, 9),
-    "staircase_30": partial(staircase, 30, 500, 900),
-    "staircase_400": partial(staircase, 400, 900, 1500),
-    "spins_15": partial(spins, 15),
-    "spins_18": partial(spins, 18),
-    "uniform_30k_16": generated("uniform", 30_000, 16),
-    "uniform_300k_16": generated("uniform", 300_000, 16),
-    "uniform_20k_150": generated("uniform", 20_000, 150),
-    "lengths_50k": partial(lengths, 50_000, 50_000, 20, 1.0, 5_000),
-    "lengths_400k": partial(lengths, 400_000, 400_000, 12, 0.6, 5_000),
-}
-
-
-def build(name: str) -> CSRMatrix:
-    """The matrix called `name`, the same in every run."""
-    return plain(KINDS[name](np.random.default_rng(sorted(KINDS).index(name))))
 
 
 def plain(matrix: CSRMatrix) -> CSRMatrix:

@@ -3,14 +3,7 @@
     python -m asv_bench.record.products [MATRIX ...]
 
 ``make bench`` runs it with the options that docs/benchmarks/cpu.md was recorded with. It measures what ``cvrarray
-bench`` measures, by the same functions: of many matrices, with several numbers of threads in one run, in rounds, and
-beside rates.
-
-  floor         what a CSR product has to move, nnz (v + 4) + 4 (m + 1) + v (n + m) bytes for values of v bytes, at the
-                rate at which this device was seen to read memory. Narrow columns and caches can take a format past it
-  GB/s          those bytes over the time
-  convert       time from CSR on the device, in products of the fastest peer
-  break-even    products after which the conversion has paid for itself against that peer
+bench`` measures, by the same functions: of many matrices, with several numbers of threads in one run, in rounds.
 """
 
 from __future__ import annotations
@@ -27,9 +20,8 @@ from typing import Any
 
 from cvrarray import formats, generate
 from cvrarray.array.format import FORMATS
-from cvrarray.choice import model
 from cvrarray.cli import bench, peers, sources
-from cvrarray.cli.table import finite, render, significant, size
+from cvrarray.cli.table import finite
 from cvrarray.core import devices
 
 from . import clocks, command, inputs, machine, products_page
@@ -92,9 +84,7 @@ def run(args: argparse.Namespace) -> int:
     )
     report["scale"] = args.scale
     report["summary"] = products_page.summary(report)
-    bench.publish(report, table, args.json)
-    if args.json != "-":
-        print(f"\n{products_page.summary_text(report)}")
+    bench.publish(report, products_page.summary_text, args.json)
     if args.report is not None:
         Path(args.report).mkdir(parents=True, exist_ok=True)
         products_page.write(report, Path(args.report))
@@ -146,9 +136,9 @@ def measure_all(
             both = "complex64,complex128" if csr.dtype.kind == "c" else "float32,float64"
             for dtype in sources.dtypes(dtypes or both, csr.dtype):
                 cast = bench.cast(csr, dtype)
-                for count, rate in rates.items():
+                for count in counts:
                     with machine.using_threads(count):
-                        case = measure_case(name, cast, device, rate, names, repeats, seed)
+                        case = bench.measure_case(name, cast, device, repeats, seed, names=names)
                     found.setdefault((position, dtype, case["threads"]), []).append(case | about)
     return {
         "schema": 2,
@@ -163,39 +153,6 @@ def measure_all(
         "peers_left_out": peers.left_out(device),
         "results": [together(cases) for cases in found.values()],
     }
-
-
-def measure_case(
-    name: str,
-    csr: Any,
-    device: devices.Device,
-    rate: dict[str, float],
-    names: list[str],
-    repeats: int,
-    seed: int,
-) -> dict[str, Any]:
-    """What ``cvrarray bench`` measures, with the floor and the peak.
-
-    The peak counts the CSR, which lives during a conversion, over CSR and result.
-    """
-    case = bench.measure_case(name, csr, device, repeats, seed, names=names)
-    n_bytes = model.floor_bytes(csr.shape, csr.nnz, csr.dtype.itemsize)
-    csr_bytes = sum(part.nbytes for part in (csr.data, csr.indices, csr.indptr))
-    case |= {"floor_bytes": n_bytes, "floor_seconds": n_bytes / rate["read"]}
-    for run in case["runs"]:
-        if run["correct"]:
-            run["bytes_per_second"] = n_bytes / run["seconds"]
-            run["share_of_floor"] = case["floor_seconds"] / run["seconds"]
-        if "conversion_seconds" in run:
-            peak = machine.peak_bytes(partial(_convert, csr, run, device), device)
-            most = None if peak is None else (csr_bytes + peak) / (csr_bytes + run["nbytes"])
-            run["peak_memory_over_csr_and_result"] = most
-    return case
-
-
-def _convert(csr: Any, run: dict[str, Any], device: devices.Device) -> Any:
-    parameters = {"block_size": run["block_size"]} if "block_size" in run else {}
-    return formats.named(run["format"])(csr, device=str(device), **parameters)
 
 
 def together(cases: list[dict[str, Any]]) -> dict[str, Any]:
@@ -217,50 +174,6 @@ def medians(found: list[Any]) -> Any:
     if isinstance(first, (bool, str)):
         return min(found)
     return finite(statistics.median(math.inf if value is None else value for value in found))
-
-
-def table(report: dict[str, Any]) -> str:
-    """The report as text."""
-    on_gpu = report["device"]["device"] != "cpu"
-    by_threads = len(report["bytes_per_second_by_threads"]) > 1
-    header = ["matrix", "dtype", *(["threads"] if by_threads else []), "nonzeros", "by", "us", "GB/s", "of floor"]
-    header += ["speedup", "convert", "break-even", "stores", *(["peak"] if on_gpu else [])]
-    rows = [_row(case, entry, on_gpu, by_threads) for case in report["results"] for entry in case["runs"]]
-    rates = report["bytes_per_second"]
-    title = (
-        f"{report['device']['name']} ({report['device']['device']}): reads {significant(rates['read'] / 1e9)} GB/s, "
-        f"copies {significant(rates['copy'] / 1e9)} GB/s; medians of {report['repeats']}"
-    )
-    notes = [
-        f"{case['matrix']}, {case['dtype']}: {name} left out, it {why}"
-        for case in report["results"]
-        for name, why in case["left_out"].items()
-    ]
-    notes = [*dict.fromkeys(notes), *(f"{name} left out: {why}" for name, why in report["peers_left_out"].items())]
-    return "\n".join([title, "", render(header, rows), *([""] if notes else []), *notes])
-
-
-def _row(case: dict[str, Any], entry: dict[str, Any], on_gpu: bool, by_threads: bool) -> list[str]:
-    threads = [str(case["threads"])] if by_threads else []
-    cells = [case["matrix"], case["dtype"], *threads, f"{case['nnz']:,}", bench.label(entry)]
-    if not entry["correct"]:
-        return [*cells, "WRONG", *[""] * (6 + on_gpu)]
-    convert = entry.get("conversion_in_peer_products")
-    ours, products = convert is not None, entry.get("break_even_products")
-    break_even = "-" if not ours else "never" if products is None else f"{products:,}"
-    cells += [
-        significant(entry["seconds"] * 1e6),
-        significant(entry["bytes_per_second"] / 1e9),
-        f"{entry['share_of_floor']:.0%}",
-        f"{entry['speedup']:.2f}x",
-        significant(convert, 2),
-        break_even,
-        size(entry["nbytes"]) if ours else "-",
-    ]
-    if on_gpu:
-        peak = entry.get("peak_memory_over_csr_and_result")
-        cells.append("-" if peak is None else f"{peak:.2f}x")
-    return cells
 
 
 if __name__ == "__main__":

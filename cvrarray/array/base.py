@@ -240,8 +240,6 @@ class SparseArray(Names):
         """
         return self._map(self._target.xp.conj) if self.dtype.kind == "c" else self
 
-    conjugate = conj
-
     def copy(self) -> SparseArray:
         """An array with tables of its own, on the same device.
 
@@ -698,17 +696,6 @@ class SparseArray(Names):
         without: SparseArray = structure.eliminate_zeros(self)
         return without
 
-    def sort_indices(self) -> SparseArray:
-        """The array itself: the formats have an order of their own, and :meth:`tocsr` is sorted always.
-
-        Examples
-        --------
-        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
-        >>> A.sort_indices() is A, A.tocsr().indices.tolist()
-        (True, [0, 2, 1])
-        """
-        return self
-
     def nonzero(self) -> tuple[Any, Any]:
         """Rows and columns of the entries that are not 0, in row-major order: two int64 arrays on the array's device.
 
@@ -940,35 +927,6 @@ class SparseArray(Names):
             raise TypeError(f"transpose takes axes and copy; got {', '.join(keywords)}")
         transposed: SparseArray = protocol.FUNCTIONS[np.transpose](self, axes[0] if len(axes) == 1 else axes or None)
         return transposed.copy() if copy else transposed
-
-    def take(self, indices: Any, axis: int) -> Any:
-        """Rows (``axis=0``) or columns (``axis=1``) by number.
-
-        Parameters
-        ----------
-        indices : int or (n,) integers
-            They may repeat; negative ones count from the end.
-        axis : {0, 1, -1, -2}
-
-        Returns
-        -------
-        array of this format, or for an int a dense vector
-
-        Raises
-        ------
-        IndexError
-            There is no such row or column.
-        AxisError, TypeError
-            There is no such axis; indices are no integers, or live on another device.
-
-        Examples
-        --------
-        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
-        >>> A.take([2, 0, 2], axis=1).todense()
-        array([[2., 1., 2.],
-               [0., 0., 0.]])
-        """
-        return protocol.FUNCTIONS[np.take](self, indices, axis)
 
     # ------------------------------------------------------------------------------------------ operators and protocols
 
@@ -1258,8 +1216,6 @@ class SparseArray(Names):
         csr = coercion.move(self._own_csr(), devices.CPU)
         places = np.stack([coercion.rows(csr), csr.indices])
         return sparse.COO(places, csr.data, shape=self.shape, has_duplicates=False, sorted=True)
-
-    to_coo = tocoo
 
     def todense(self, order: Any = None, out: Any = None) -> Any:
         """A dense (n_rows, n_cols) array on the array's device, of its dtype.

@@ -7,20 +7,13 @@ AttributeError that names the way.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import elementwise, rearranging, statistics
-
-#: Ufuncs with f(0) = 0 that are methods too, as SciPy's and CuPy's arrays have them.
-METHODS = (
-    np.sin, np.tan, np.arcsin, np.arctan, np.sinh, np.tanh, np.arcsinh, np.arctanh, np.rint, np.sign, np.expm1, np.log1p,
-    np.deg2rad, np.rad2deg, np.floor, np.ceil, np.trunc, np.sqrt, np.isnan, np.isinf,
-)  # fmt: skip
+from . import rearranging, statistics
 
 _IMMUTABLE = "Arrays of ours are immutable"
-_CSR = "Use A.tocsr()"
 _DENSE = "Use A.todense()"
 
 #: Name -> the way, of what SciPy's, CuPy's, pydata's or NumPy's arrays have and ours cannot have.
@@ -32,78 +25,47 @@ WAYS = {
     "col": "Use A.nonzero(), or A.tocoo().coords",
     "offsets": "Use A.asformat('dia').offsets",
     "blocksize": "Use A.block_size of a BBCSRArray, or A.tobsr().blocksize",
-    "has_canonical_format": "A.tocsr() is always canonical",
+    "sort_indices": "A.tocsr() is always sorted",
     "has_sorted_indices": "A.tocsr() is always sorted",
-    "sorted_indices": "A.tocsr() is always sorted",
     "sum_duplicates": "An array has no duplicates: they are summed when it is made",
     "setdiag": f"{_IMMUTABLE}. Use setdiag on A.tocsr(), and convert it",
     "resize": f"{_IMMUTABLE}. Use A[:m, :n] or numpy.pad, or resize on A.tocsr()",
-    "prune": "An array has no spare room",
     "check_format": "Use A.check()",
     "getrow": "Use A[[i]], or A[i] for a dense vector",
     "getcol": "Use A[:, [j]], or A[:, j] for a dense vector",
     "getnnz": "Use A.nnz, or A.count_nonzero(axis)",
     "getformat": "Use A.format",
     "getH": "Use A.H",
-    "asfptype": "Use A.astype(float)",
-    "get_shape": "Use A.shape",
+    **{name: f"Use numpy.{name}(A, axis)" for name in ("nansum", "nanmean")},
+    "take": "Use numpy.take(A, indices, axis)",
     "tensordot": "Use numpy.tensordot(A, x, axes)",
     "tocupy": "Use A.to_device('cuda')",
     "get": "Use A.to_device('cpu')",
     "set": f"{_IMMUTABLE}. Use A.with_values(data)",
-    "to_numpy": _DENSE,
-    "maybe_densify": _DENSE,
-    "compressed_axes": _CSR,
-    "change_compressed_axes": _CSR,
-    "linear_loc": "Use A.nonzero(), or A.tocoo().linear_loc()",
-    "enable_caching": "Nothing is cached that grows",
     "ravel": "An array of ours has 2 dimensions. Use A.flatten(), which is dense, or give SciPy's functions A.tocsr()",
     "A": _DENSE,
     "amax": "Use A.max(axis)",
     "amin": "Use A.min(axis)",
     "reduce": "Use A.sum(axis), A.max(axis), A.any(axis), ..., or numpy.add.reduce(A, axis)",
-    "round_": "Use A.round(decimals)",
-    "set_shape": "Use A.reshape(shape)",
-    "getrowview": "Use A[[i]]",
     "rows": "Use A.tolil().rows",
-    "maxprint": "Use print(A.tocsr())",
-    "getmaxprint": "Use print(A.tocsr())",
-    "get_nodes": "Use A.tocoo().get_nodes()",
     "flat": "Use A.data, or A.flatten(), which is dense",
     "tolist": "Use A.todense().tolist()",
-    "tobytes": "Use cvrarray.save, pickle, or A.todense().tobytes()",
-    "tofile": "Use cvrarray.save",
-    "dump": "Use cvrarray.save, or pickle",
     "item": "Use A[i, j].item()",
-    "itemset": f"{_IMMUTABLE}. Use A.with_values(data)",
     "fill": f"{_IMMUTABLE}. Use A.with_values(data)",
-    "put": f"{_IMMUTABLE}. Use A.with_values(data)",
     "itemsize": "Use A.dtype.itemsize",
-    "strides": "Tables have no strides. Use A.todense().strides",
-    "flags": "Tables have flags of their own. Use A.todense().flags",
     "view": "Use A.astype(dtype), or A.with_values(A.data.view(dtype))",
-    "byteswap": "Values are in native byte order. Use A.todense().byteswap()",
     "cumsum": f"The result would be dense. {_DENSE}",
     "cumprod": f"The result would be dense. {_DENSE}",
     "sort": f"{_IMMUTABLE}. {_DENSE}",
     "argsort": _DENSE,
-    "partition": _DENSE,
-    "argpartition": _DENSE,
-    "searchsorted": _DENSE,
-    "choose": _DENSE,
     "ptp": "Use A.max(axis) - A.min(axis)",
     "repeat": "Use numpy.repeat(A, repeats, axis)",
     "compress": "Use A[mask], or numpy.compress(mask, A, axis)",
     "broadcast_to": "Use numpy.broadcast_to(A, shape)",
-    "cos": f"cos(0) is 1, so the result would be dense. {_DENSE}",
-    "exp": f"exp(0) is 1, so the result would be dense. {_DENSE}",
-    "log": f"log(0) is infinite, so the result would be dense. {_DENSE}",
     **dict.fromkeys(
         ("items", "keys", "values", "update", "pop", "popitem", "setdefault", "clear", "fromkeys"), "Use A.todok()"
     ),
-    **dict.fromkeys(
-        ("from_numpy", "from_scipy_sparse", "from_coo", "from_iter", "from_nodes"), "Use cvrarray.asarray, or the class"
-    ),
+    **dict.fromkeys(("from_numpy", "from_scipy_sparse", "from_coo", "from_iter"), "Use cvrarray.asarray, or the class"),
 }
 
 
@@ -113,38 +75,17 @@ class Names:
     Examples
     --------
     >>> A = cvrarray.CVRArray([[1.0, 0, 4], [0, 9, 0]])
-    >>> A.sqrt().data, A.argmax(axis=1), A.reshape(3, 2).shape
-    (array([1., 2., 3.]), array([2, 1]), (3, 2))
+    >>> A.argmax(axis=1), A.reshape(3, 2).shape
+    (array([2, 1]), (3, 2))
     """
 
     if not TYPE_CHECKING:  # a type checker should notice any name that is not there
 
         def __getattr__(self, name: str) -> Any:
             way = f". {WAYS[name]}" if name in WAYS else ""
+            if isinstance(getattr(np, name, None), np.ufunc):
+                way = f". Use numpy.{name}(A)"
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{way}", name=name, obj=self)
-
-    if TYPE_CHECKING:  # the loop at the end of this module makes these
-
-        def sin(self) -> Self: ...
-        def tan(self) -> Self: ...
-        def arcsin(self) -> Self: ...
-        def arctan(self) -> Self: ...
-        def sinh(self) -> Self: ...
-        def tanh(self) -> Self: ...
-        def arcsinh(self) -> Self: ...
-        def arctanh(self) -> Self: ...
-        def rint(self) -> Self: ...
-        def sign(self) -> Self: ...
-        def expm1(self) -> Self: ...
-        def log1p(self) -> Self: ...
-        def deg2rad(self) -> Self: ...
-        def rad2deg(self) -> Self: ...
-        def floor(self) -> Self: ...
-        def ceil(self) -> Self: ...
-        def trunc(self) -> Self: ...
-        def sqrt(self) -> Self: ...
-        def isnan(self) -> Self: ...
-        def isinf(self) -> Self: ...
 
     # ----------------------------------------------------------------------------------------------- rearranged entries
 
@@ -314,29 +255,6 @@ class Names:
         """
         return statistics.nanmin(self, axis, out, keepdims, explicit=explicit)
 
-    def nansum(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-        """:meth:`sum` of the entries that are not nan.
-
-        Examples
-        --------
-        >>> A = cvrarray.CVRArray([[1.0, np.nan], [0, -3]])
-        >>> A.nansum(axis=1)
-        array([ 1., -3.])
-        """
-        return statistics.nansum(self, axis, dtype, out, keepdims)
-
-    def nanmean(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-        """:meth:`mean` of the entries that are not nan, zeros included; nan where there are none, with a
-        RuntimeWarning.
-
-        Examples
-        --------
-        >>> A = cvrarray.CVRArray([[1.0, np.nan], [0, -3]])
-        >>> A.nanmean(axis=1)
-        array([ 1. , -1.5])
-        """
-        return statistics.nanmean(self, axis, dtype, out, keepdims)
-
     # ---------------------------------------------------------------------------------------------------- other formats
 
     def tocsc(self, copy: bool = False) -> Any:
@@ -419,24 +337,3 @@ class Names:
                [0., 3., 0.]])
         """
         return self.todense(order, out)  # type: ignore[attr-defined]
-
-
-def _method(ufunc: np.ufunc) -> Any:
-    def method(self: Any) -> Any:
-        return elementwise.unary(self, ufunc)
-
-    method.__name__ = ufunc.__name__
-    method.__qualname__ = f"{Names.__name__}.{ufunc.__name__}"
-    method.__doc__ = f"""``numpy.{ufunc.__name__}`` of every entry: an array of the same structure.
-
-        Examples
-        --------
-        >>> A = cvrarray.CVRArray([[0.25, 0], [0, 0.5]])
-        >>> np.array_equal(A.{ufunc.__name__}().data, np.{ufunc.__name__}(A.data))
-        True
-        """
-    return method
-
-
-for _ufunc in METHODS:
-    setattr(Names, _ufunc.__name__, _method(_ufunc))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import operator
 import os
 import warnings
 from collections.abc import Sequence
@@ -54,11 +55,15 @@ def products(csr: Any, x: Any, device: devices.Device, names: Sequence[str] | No
 def _on_gpu(csr: Any, x: Any) -> dict[str, Call]:
     found: dict[str, Call] = {"cupyx": lambda: csr @ x}
     if (torch := cuda_torch()) is not None:
-        parts = [torch.from_dlpack(part) for part in (csr.indptr, csr.indices, csr.data)]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that sparse CSR tensors are in beta state
-            tensor, operand = torch.sparse_csr_tensor(*parts, size=csr.shape), torch.from_dlpack(x)
-        found["torch"] = lambda: tensor @ operand
+
+        @cache  # made in the first call, in which a refusal shows
+        def operands() -> tuple[Any, Any]:
+            parts = [torch.from_dlpack(part) for part in (csr.indptr, csr.indices, csr.data)]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that sparse CSR tensors are in beta state
+                return torch.sparse_csr_tensor(*parts, size=csr.shape), torch.from_dlpack(x)
+
+        found["torch"] = lambda: operator.matmul(*operands())
     return found
 
 
