@@ -59,13 +59,10 @@ COMPILED = re.compile("^@(njit|kernel|helper|inlined|intrinsic)", re.M)  #: deco
 BYTES = 8 << 30  # of memory: a mutant may ask for any amount
 STAGES = {"quick": 60, "covering": 400, "rest": 1200}  #: cases, and CPU seconds for them: a mutant may never end
 _FORMAT = ("golden", "conversions", "products", "cpu_kernels", "transposed", "matmat", "indexing", "few_values", "elementwise")
-_CHECKS = ("check_values", "forged_tables", "conversions", "io", "hostile_inputs")
 #: Test files for a source file, by its name or what this begins with (``cvr_convert.cu``), those first that find most;
 #: the last entry is for all others.
 TESTS = {
-    "check_cvr": _CHECKS,
-    "check_bbcsr": _CHECKS,
-    "masks": _CHECKS,
+    "masks": ("conversions", "inputs", "io", "hostile_inputs"),
     "checksum": ("forged_tables", "store", "io", "store_hostile"),
     "crc32": ("text", "io", "store", "store_hostile"),
     "cvr": _FORMAT,

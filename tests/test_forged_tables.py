@@ -72,18 +72,22 @@ FORGERIES = {
         "1",
     ),
     "cvr-records-wrap": (chunks, {"rec_ptr": add([1, 2], [3 << 61, -(3 << 61)])}, "1"),
-    "cvr-duplicate-in-lane": (chunks, {"col_narrow": put(4, 0)}, "7"),
-    "cvr-duplicate-over-lanes": (chunks, {"col_narrow": add(1, 1)}, "7"),
-    "cvr-duplicate-over-chunks": (chunks, {"col_narrow": put(slice(16, 32), 0)}, "7"),
-    "cvr-carry-from-no-row": (chunks, {"carry_row": put(1, -1)}, "4"),
-    "cvr-carry-of-another-row": (chunks, {"carry_row": put(1, 3)}, "4"),
-    "cvr-base-not-smallest": (many_rows, {"col_narrow": add(slice(None), 1), "shape": (61, 41)}, "2"),
+    "cvr-duplicate-in-lane": (chunks, {"col_narrow": put(4, 0)}, "of columns"),
+    "cvr-duplicate-over-lanes": (chunks, {"col_narrow": add(1, 1)}, "of columns"),
+    "cvr-duplicate-over-chunks": (chunks, {"col_narrow": put(slice(16, 32), 0)}, "of columns"),
+    "cvr-carry-from-no-row": (chunks, {"carry_row": put(1, -1)}, "of carry_row"),
+    "cvr-carry-of-another-row": (chunks, {"carry_row": put(1, 3)}, "of carry_row"),
+    "cvr-base-not-smallest": (many_rows, {"col_narrow": add(slice(None), 1), "shape": (61, 41)}, "of col_base"),
     "cvr-base-below": (chunks, {"col_base": put(0, -2)}, "2"),
-    "cvr-pad-of-nan": (chunks, {"val": put(12, np.nan)}, "6"),
-    "cvr-rows-not-ascending": (many_rows, {"rec_wb": swap(0, 1)}, "5"),
-    "cvr-entries-exchanged": (many_rows, {"rec_wb": lambda wb: swap(np.argmax(wb < 0), -1)(wb)}, "3"),
-    "cvr-tail-exchanged": (many_rows, {"tail": lambda tail: tail.__setitem__(0, tail[0][::-1].copy())}, "3|5"),
-    "cvr-record-in-another-lane": (many_rows, {"rec_mask": lambda m: put(3, (m[3] << 1 | m[3] >> 7) & 255)(m)}, "3|5"),
+    "cvr-pad-of-nan": (chunks, {"val": put(12, np.nan)}, "of val"),
+    "cvr-rows-not-ascending": (many_rows, {"rec_wb": swap(0, 1)}, "of rec_wb"),
+    "cvr-entries-exchanged": (many_rows, {"rec_wb": lambda wb: swap(np.argmax(wb < 0), -1)(wb)}, "of columns"),
+    "cvr-tail-exchanged": (
+        many_rows,
+        {"tail": lambda tail: tail.__setitem__(0, tail[0][::-1].copy())},
+        "of (tail|rec_wb|rec_mask|rec_ptr|col_narrow)",
+    ),
+    "cvr-record-in-another-lane": (many_rows, {"rec_mask": lambda m: put(3, (m[3] << 1 | m[3] >> 7) & 255)(m)}, "of columns"),
     "cvr-more-rows": (chunks, {"shape": (1 << 30, 70_001)}, "5"),
     "cvr-negative-shape": (chunks, {"shape": (-12, 70_001)}, "0"),
     "cvr-lanes-beyond": (chunks, {"n_lanes": 33}, "0"),
@@ -95,8 +99,8 @@ FORGERIES = {
         },
         "1",
     ),
-    "bbcsr-rows-of-a-block-differ": (whole_blocks, {"col_narrow": put([1, 33, 65, 97], 3)}, "3"),
-    "bbcsr-rows-in-two-bins-differ": (whole_blocks_in_two_bins, {"col_narrow": put(160, 3)}, "3"),
+    "bbcsr-rows-of-a-block-differ": (whole_blocks, {"col_narrow": put([1, 33, 65, 97], 3)}, "of nnz"),
+    "bbcsr-rows-in-two-bins-differ": (whole_blocks_in_two_bins, {"col_narrow": put(160, 3)}, "of bin_rowptr"),
     "bbcsr-step-of-padding": (
         lambda: cvrarray.BBCSRArray(np.zeros((32, 7)), block_size=2),
         {
@@ -105,12 +109,12 @@ FORGERIES = {
             "col_base": np.array([3], np.int32),
             "col_narrow": np.full(32, 65535, np.uint16),
         },
-        "2|3",
+        "of bin_rowptr",
     ),
     "bbcsr-base-beyond": (whole_blocks, {"col_base": put(2, 4)}, "2"),
     "bbcsr-base-not-smallest": (whole_blocks, {"col_base": put(0, -1), "col_narrow": add(slice(None), 1)}, None),
-    "bbcsr-block-over-the-edge": (whole_blocks, {"shape": (96, 11)}, "4"),
-    "bbcsr-hole-of-nan": (bins, {"data": lambda data: data.__setitem__(data == 0, np.nan)}, "5"),
+    "bbcsr-block-over-the-edge": (whole_blocks, {"shape": (96, 11)}, "of columns"),
+    "bbcsr-hole-of-nan": (bins, {"data": lambda data: data.__setitem__(data == 0, np.nan)}, "of data"),
     "bbcsr-more-rows": (bins, {"shape": (1 << 30, 300_001)}, "1"),
     "bbcsr-huge-blocks": (bins, {"block_size": 1 << 62}, "0"),
     "other-byte-order": (bins, {"bin_rowptr": np.array([0, 192, 576], ">i8")}, "0"),
@@ -133,7 +137,7 @@ def test_forgery_is_refused(name, device):
 def test_check_where_the_array_lives(device):
     """Of an array on a GPU the tables are copied to the host first."""
     A = forged(chunks(), col_narrow=put(4, 0)).to_device(device)
-    with pytest.raises(ValueError, match="7: columns ascend"):
+    with pytest.raises(ValueError, match="of columns: they ascend"):
         A.check()
 
 

@@ -52,8 +52,6 @@ def test_every_kernel_is_changed_and_its_tests_exist():
         "cvr",
         "bbcsr",
         "csr",
-        "check_cvr",
-        "check_bbcsr",
         "checksum",
         "parts",
         "masks",

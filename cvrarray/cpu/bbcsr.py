@@ -103,6 +103,11 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     return tables._replace(present=None) if full else tables
 
 
+def convert_anew(csr: CSR, like: BBCSRTables) -> BBCSRTables:
+    """The same, for blocks of the size of those in other tables."""
+    return convert(csr, like.block_size)
+
+
 def _rows_of_bins(csr: CSR) -> BlockRows:
     """The rows of each bin as if they were one block row, whose blocks are the entries of the longest."""
     bins = csr.seen.bins
