@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
 import zoo
 
 import cvrarray
-
-GOLDEN = Path(__file__).parent / "golden"
 
 
 def chunks():
@@ -191,65 +188,31 @@ def mutated(A, rng):
     return type(A)._from_tables(A._tables._replace(**{name: table}))
 
 
-def many_slots():
-    """A value table that a pickle does not join with others."""
-    return cvrarray.CVRArray(np.arange(1.0, 4001).reshape(40, 100), n_lanes=32)
-
-
-@pytest.mark.parametrize("build", [chunks, bins, many_slots])
-def test_damaged_pickle_is_refused(build):
-    """One bit, wherever it is among the buffers."""
-    A = build()
-    buffers = []
-    head = pickle.dumps(A, protocol=5, buffer_callback=buffers.append)
+@pytest.mark.parametrize("build", [chunks, bins])
+def test_pickle_whose_buffer_is_cut_is_refused(build):
+    A, buffers = build(), []
+    header = pickle.dumps(A, protocol=5, buffer_callback=buffers.append)
     contents = [bytes(buffer.raw()) for buffer in buffers]
-    assert len(contents) == 1 + (build is many_slots)
-    same = pickle.loads(head, buffers=contents)
-    np.testing.assert_array_equal(same.tocsr().toarray(), A.tocsr().toarray())
+    np.testing.assert_array_equal(pickle.loads(header, buffers=contents).tocsr().toarray(), A.tocsr().toarray())
     for k, content in enumerate(contents):
-        for at in (0, len(content) // 2, len(content) - 1):
-            damaged = bytearray(content)
-            damaged[at] ^= 16
-            with pytest.raises(ValueError, match=r"pickle of an array is damaged: .*do not match their checksums"):
-                pickle.loads(head, buffers=[*contents[:k], damaged, *contents[k + 1 :]])
-    with pytest.raises(ValueError, match="pickle of an array is damaged"):
-        pickle.loads(head, buffers=[b"", *contents[1:]])
+        with pytest.raises(ValueError, match=r"pickle of an array is damaged: \w+ has "):
+            pickle.loads(header, buffers=[*contents[:k], content[:-1], *contents[k + 1 :]])
+    rebuild, (array_class, text, *tables) = A.__reduce_ex__(4)
+    with pytest.raises(ValueError, match="zip"):
+        rebuild(array_class, text, *tables[:-1])
 
 
-@pytest.mark.parametrize("build", [chunks, bins, many_slots])
-def test_checksums_are_remembered_until_values_are_replaced(build):
-    """A second pickle is the first; one of other values is none of the first's."""
+@pytest.mark.parametrize("build", [chunks, bins])
+def test_pickle_is_of_the_values_that_are_there(build):
     A = build()
     S = A.tocsr()
-    content = pickle.dumps(A, protocol=5)
-    assert pickle.dumps(A, protocol=5) == content
+    pickle.dumps(A, protocol=5)
     A.with_values(S.data + 1, out=A)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(A, protocol=5)).tocsr().data, S.data + 1)
-    A._plan = "another"
-    assert pickle.loads(pickle.dumps(A, protocol=5)).plan == "another"
-    A.with_values(S.data, out=A)
-    A._plan = None
-    assert pickle.dumps(A, protocol=5) == content
-
-
-def test_damaged_head_of_a_pickle_is_refused():
-    """It says what is no table: shape, parameters, dtypes, the device."""
-    rebuild, (array_class, head, *buffers) = bins().__reduce_ex__(4)
-    rebuild(array_class, head, *buffers)
-    for at in range(len(head)):
-        damaged = head[:at] + bytes([head[at] ^ 1]) + head[at + 1 :]
-        with pytest.raises(ValueError, match="header does not match its checksum"):
-            rebuild(array_class, damaged, *buffers)
-    for others in ((cvrarray.CVRArray, head), (pickle, head), (array_class, head.decode("latin-1")), (array_class, None)):
-        with pytest.raises(ValueError, match="pickle of an array is damaged"):
-            rebuild(*others, *buffers)
-    for others in ((), (None,), (*buffers, b""), (7,)):
-        with pytest.raises(ValueError, match="pickle of an array is damaged"):
-            rebuild(array_class, head, *others)
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-@pytest.mark.parametrize("build", [chunks, bins, many_slots])
+@pytest.mark.parametrize("build", [chunks, bins])
 def test_pickle_has_no_object_of_numpy(build, protocol):
     content = pickle.dumps(build(), protocol=protocol)
     assert b"numpy" not in content
@@ -264,16 +227,6 @@ def test_pickle_of_a_newer_version_is_refused(monkeypatch):
     monkeypatch.undo()
     with pytest.raises(ValueError, match=r"the pickle has version 9; .*reads up to 2"):
         pickle.loads(content)
-
-
-def test_damaged_pickle_of_version_0_1_0_is_refused():
-    """It has no checksum: the invariants are verified instead."""
-    content = (GOLDEN / "arrays_0_1_0.pickle").read_bytes()
-    cvr, *_ = pickle.loads(content)
-    step_ptr = cvr._tables.step_ptr.tobytes()
-    assert content.count(step_ptr) >= 1
-    with pytest.raises(ValueError, match="breaks invariant"):
-        pickle.loads(content.replace(step_ptr, step_ptr[:-8] + b"\x00\x00\x00\x00\x00\x00\x00\x40"))
 
 
 def test_checksum_covers_every_byte():
