@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
 import zoo
 
 import cvrarray
-
-GOLDEN = Path(__file__).parent / "golden"
 
 
 def chunks():
@@ -72,18 +69,22 @@ FORGERIES = {
         "1",
     ),
     "cvr-records-wrap": (chunks, {"rec_ptr": add([1, 2], [3 << 61, -(3 << 61)])}, "1"),
-    "cvr-duplicate-in-lane": (chunks, {"col_narrow": put(4, 0)}, "7"),
-    "cvr-duplicate-over-lanes": (chunks, {"col_narrow": add(1, 1)}, "7"),
-    "cvr-duplicate-over-chunks": (chunks, {"col_narrow": put(slice(16, 32), 0)}, "7"),
-    "cvr-carry-from-no-row": (chunks, {"carry_row": put(1, -1)}, "4"),
-    "cvr-carry-of-another-row": (chunks, {"carry_row": put(1, 3)}, "4"),
-    "cvr-base-not-smallest": (many_rows, {"col_narrow": add(slice(None), 1), "shape": (61, 41)}, "2"),
+    "cvr-duplicate-in-lane": (chunks, {"col_narrow": put(4, 0)}, "of columns"),
+    "cvr-duplicate-over-lanes": (chunks, {"col_narrow": add(1, 1)}, "of columns"),
+    "cvr-duplicate-over-chunks": (chunks, {"col_narrow": put(slice(16, 32), 0)}, "of columns"),
+    "cvr-carry-from-no-row": (chunks, {"carry_row": put(1, -1)}, "of carry_row"),
+    "cvr-carry-of-another-row": (chunks, {"carry_row": put(1, 3)}, "of carry_row"),
+    "cvr-base-not-smallest": (many_rows, {"col_narrow": add(slice(None), 1), "shape": (61, 41)}, "of col_base"),
     "cvr-base-below": (chunks, {"col_base": put(0, -2)}, "2"),
-    "cvr-pad-of-nan": (chunks, {"val": put(12, np.nan)}, "6"),
-    "cvr-rows-not-ascending": (many_rows, {"rec_wb": swap(0, 1)}, "5"),
-    "cvr-entries-exchanged": (many_rows, {"rec_wb": lambda wb: swap(np.argmax(wb < 0), -1)(wb)}, "3"),
-    "cvr-tail-exchanged": (many_rows, {"tail": lambda tail: tail.__setitem__(0, tail[0][::-1].copy())}, "3|5"),
-    "cvr-record-in-another-lane": (many_rows, {"rec_mask": lambda m: put(3, (m[3] << 1 | m[3] >> 7) & 255)(m)}, "3|5"),
+    "cvr-pad-of-nan": (chunks, {"val": put(12, np.nan)}, "of val"),
+    "cvr-rows-not-ascending": (many_rows, {"rec_wb": swap(0, 1)}, "of rec_wb"),
+    "cvr-entries-exchanged": (many_rows, {"rec_wb": lambda wb: swap(np.argmax(wb < 0), -1)(wb)}, "of columns"),
+    "cvr-tail-exchanged": (
+        many_rows,
+        {"tail": lambda tail: tail.__setitem__(0, tail[0][::-1].copy())},
+        "of (tail|rec_wb|rec_mask|rec_ptr|col_narrow)",
+    ),
+    "cvr-record-in-another-lane": (many_rows, {"rec_mask": lambda m: put(3, (m[3] << 1 | m[3] >> 7) & 255)(m)}, "of columns"),
     "cvr-more-rows": (chunks, {"shape": (1 << 30, 70_001)}, "5"),
     "cvr-negative-shape": (chunks, {"shape": (-12, 70_001)}, "0"),
     "cvr-lanes-beyond": (chunks, {"n_lanes": 33}, "0"),
@@ -95,8 +96,8 @@ FORGERIES = {
         },
         "1",
     ),
-    "bbcsr-rows-of-a-block-differ": (whole_blocks, {"col_narrow": put([1, 33, 65, 97], 3)}, "3"),
-    "bbcsr-rows-in-two-bins-differ": (whole_blocks_in_two_bins, {"col_narrow": put(160, 3)}, "3"),
+    "bbcsr-rows-of-a-block-differ": (whole_blocks, {"col_narrow": put([1, 33, 65, 97], 3)}, "of nnz"),
+    "bbcsr-rows-in-two-bins-differ": (whole_blocks_in_two_bins, {"col_narrow": put(160, 3)}, "of bin_rowptr"),
     "bbcsr-step-of-padding": (
         lambda: cvrarray.BBCSRArray(np.zeros((32, 7)), block_size=2),
         {
@@ -105,12 +106,12 @@ FORGERIES = {
             "col_base": np.array([3], np.int32),
             "col_narrow": np.full(32, 65535, np.uint16),
         },
-        "2|3",
+        "of bin_rowptr",
     ),
     "bbcsr-base-beyond": (whole_blocks, {"col_base": put(2, 4)}, "2"),
     "bbcsr-base-not-smallest": (whole_blocks, {"col_base": put(0, -1), "col_narrow": add(slice(None), 1)}, None),
-    "bbcsr-block-over-the-edge": (whole_blocks, {"shape": (96, 11)}, "4"),
-    "bbcsr-hole-of-nan": (bins, {"data": lambda data: data.__setitem__(data == 0, np.nan)}, "5"),
+    "bbcsr-block-over-the-edge": (whole_blocks, {"shape": (96, 11)}, "of columns"),
+    "bbcsr-hole-of-nan": (bins, {"data": lambda data: data.__setitem__(data == 0, np.nan)}, "of data"),
     "bbcsr-more-rows": (bins, {"shape": (1 << 30, 300_001)}, "1"),
     "bbcsr-huge-blocks": (bins, {"block_size": 1 << 62}, "0"),
     "other-byte-order": (bins, {"bin_rowptr": np.array([0, 192, 576], ">i8")}, "0"),
@@ -133,7 +134,7 @@ def test_forgery_is_refused(name, device):
 def test_check_where_the_array_lives(device):
     """Of an array on a GPU the tables are copied to the host first."""
     A = forged(chunks(), col_narrow=put(4, 0)).to_device(device)
-    with pytest.raises(ValueError, match="7: columns ascend"):
+    with pytest.raises(ValueError, match="of columns: they ascend"):
         A.check()
 
 
@@ -187,65 +188,31 @@ def mutated(A, rng):
     return type(A)._from_tables(A._tables._replace(**{name: table}))
 
 
-def many_slots():
-    """A value table that a pickle does not join with others."""
-    return cvrarray.CVRArray(np.arange(1.0, 4001).reshape(40, 100), n_lanes=32)
-
-
-@pytest.mark.parametrize("build", [chunks, bins, many_slots])
-def test_damaged_pickle_is_refused(build):
-    """One bit, wherever it is among the buffers."""
-    A = build()
-    buffers = []
-    head = pickle.dumps(A, protocol=5, buffer_callback=buffers.append)
+@pytest.mark.parametrize("build", [chunks, bins])
+def test_pickle_whose_buffer_is_cut_is_refused(build):
+    A, buffers = build(), []
+    header = pickle.dumps(A, protocol=5, buffer_callback=buffers.append)
     contents = [bytes(buffer.raw()) for buffer in buffers]
-    assert len(contents) == 1 + (build is many_slots)
-    same = pickle.loads(head, buffers=contents)
-    np.testing.assert_array_equal(same.tocsr().toarray(), A.tocsr().toarray())
+    np.testing.assert_array_equal(pickle.loads(header, buffers=contents).tocsr().toarray(), A.tocsr().toarray())
     for k, content in enumerate(contents):
-        for at in (0, len(content) // 2, len(content) - 1):
-            damaged = bytearray(content)
-            damaged[at] ^= 16
-            with pytest.raises(ValueError, match=r"pickle of an array is damaged: .*do not match their checksums"):
-                pickle.loads(head, buffers=[*contents[:k], damaged, *contents[k + 1 :]])
-    with pytest.raises(ValueError, match="pickle of an array is damaged"):
-        pickle.loads(head, buffers=[b"", *contents[1:]])
+        with pytest.raises(ValueError, match=r"pickle of an array is damaged: \w+ has "):
+            pickle.loads(header, buffers=[*contents[:k], content[:-1], *contents[k + 1 :]])
+    rebuild, (array_class, text, *tables) = A.__reduce_ex__(4)
+    with pytest.raises(ValueError, match="zip"):
+        rebuild(array_class, text, *tables[:-1])
 
 
-@pytest.mark.parametrize("build", [chunks, bins, many_slots])
-def test_checksums_are_remembered_until_values_are_replaced(build):
-    """A second pickle is the first; one of other values is none of the first's."""
+@pytest.mark.parametrize("build", [chunks, bins])
+def test_pickle_is_of_the_values_that_are_there(build):
     A = build()
     S = A.tocsr()
-    content = pickle.dumps(A, protocol=5)
-    assert pickle.dumps(A, protocol=5) == content
+    pickle.dumps(A, protocol=5)
     A.with_values(S.data + 1, out=A)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(A, protocol=5)).tocsr().data, S.data + 1)
-    A._plan = "another"
-    assert pickle.loads(pickle.dumps(A, protocol=5)).plan == "another"
-    A.with_values(S.data, out=A)
-    A._plan = None
-    assert pickle.dumps(A, protocol=5) == content
-
-
-def test_damaged_head_of_a_pickle_is_refused():
-    """It says what is no table: shape, parameters, dtypes, the device."""
-    rebuild, (array_class, head, *buffers) = bins().__reduce_ex__(4)
-    rebuild(array_class, head, *buffers)
-    for at in range(len(head)):
-        damaged = head[:at] + bytes([head[at] ^ 1]) + head[at + 1 :]
-        with pytest.raises(ValueError, match="header does not match its checksum"):
-            rebuild(array_class, damaged, *buffers)
-    for others in ((cvrarray.CVRArray, head), (pickle, head), (array_class, head.decode("latin-1")), (array_class, None)):
-        with pytest.raises(ValueError, match="pickle of an array is damaged"):
-            rebuild(*others, *buffers)
-    for others in ((), (None,), (*buffers, b""), (7,)):
-        with pytest.raises(ValueError, match="pickle of an array is damaged"):
-            rebuild(array_class, head, *others)
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-@pytest.mark.parametrize("build", [chunks, bins, many_slots])
+@pytest.mark.parametrize("build", [chunks, bins])
 def test_pickle_has_no_object_of_numpy(build, protocol):
     content = pickle.dumps(build(), protocol=protocol)
     assert b"numpy" not in content
@@ -260,16 +227,6 @@ def test_pickle_of_a_newer_version_is_refused(monkeypatch):
     monkeypatch.undo()
     with pytest.raises(ValueError, match=r"the pickle has version 9; .*reads up to 2"):
         pickle.loads(content)
-
-
-def test_damaged_pickle_of_version_0_1_0_is_refused():
-    """It has no checksum: the invariants are verified instead."""
-    content = (GOLDEN / "arrays_0_1_0.pickle").read_bytes()
-    cvr, *_ = pickle.loads(content)
-    step_ptr = cvr._tables.step_ptr.tobytes()
-    assert content.count(step_ptr) >= 1
-    with pytest.raises(ValueError, match="breaks invariant"):
-        pickle.loads(content.replace(step_ptr, step_ptr[:-8] + b"\x00\x00\x00\x00\x00\x00\x00\x40"))
 
 
 def test_checksum_covers_every_byte():

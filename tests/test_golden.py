@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ from checks import get, put
 from scipy.sparse import csr_array
 
 import cvrarray
-from cvrarray.cpu import checksum
 
 GOLDEN = Path(__file__).parent / "golden"
 CVR = json.loads((GOLDEN / "cvr_15x15.json").read_text())
@@ -78,43 +76,6 @@ def test_bbcsr_layout(bbcsr_array, note):
 
 def test_bbcsr_product(bbcsr_array, note, device):
     np.testing.assert_array_equal(get(bbcsr_array @ put(np.array(note["x"]), device)), note["y"])
-
-
-@pytest.mark.parametrize("name", ["arrays_0_1_0", "arrays_of_numpy", "arrays_8_sums"])
-def test_pickles_of_earlier_versions(name):
-    """They name modules as these were called in 0.1.0, hold arrays of NumPy's and not only bytes, or another checksum."""
-    cvr, bbcsr, transposed = pickle.loads((GOLDEN / f"{name}.pickle").read_bytes())
-    dense = np.zeros((5, 6))
-    dense[[0, 0, 1, 3, 3, 4, 4, 4], [0, 5, 2, 1, 3, 0, 4, 5]] = np.arange(1, 9)
-    for array, matrix in ((cvr, dense), (bbcsr, dense), (transposed, dense.T)):
-        array.check()
-        np.testing.assert_array_equal(array.todense(), matrix)
-        np.testing.assert_array_equal(array @ np.ones(matrix.shape[1]), matrix.sum(axis=1))
-
-
-def test_damaged_pickle_of_an_earlier_version_is_refused():
-    whole = (GOLDEN / "arrays_8_sums.pickle").read_bytes()
-    table = whole.index(np.float64(5).tobytes())
-    with pytest.raises(ValueError, match="do not match their checksums"):
-        pickle.loads(whole[:table] + np.float64(-5).tobytes() + whole[table + 8 :])
-    head = whole.index(b'"n_lanes": 32')
-    with pytest.raises(ValueError, match="header does not match"):
-        pickle.loads(whole[:head] + b'"n_lanes": 64' + whole[head + 13 :])
-
-
-@pytest.mark.parametrize(
-    ("n", "expected"),
-    [
-        (0, 15662626864698307395),
-        (5, 14729125134109492935),
-        (8, 12966354191556443111),
-        (104, 16773115817467679606),
-        (131085, 14427846668762875278),
-    ],
-)
-def test_earlier_checksum(n, expected):
-    """What the package computed of these bytes when pickles had it."""
-    assert checksum.earlier((np.arange(n) * 37 % 251).astype(np.uint8)) == expected
 
 
 def _pads(chunk):

@@ -11,7 +11,6 @@ import pytest
 import scipy.sparse
 
 import cvrarray
-from cvrarray.array import serialized
 from cvrarray.array.format import FORMATS, FormatArray
 from cvrarray.core.tables import CSR
 
@@ -121,13 +120,6 @@ def test_files_and_pickles(toy, matrix, tmp_path):
     for B in (cvrarray.load(tmp_path / "a.cvra", device="cpu"), pickle.loads(pickle.dumps(A))):
         assert type(B) is toy
         assert (B.tocsr() != matrix).nnz == 0
-
-
-def test_pickle_whose_tables_are_all_large(toy):
-    dense = np.arange(1.0, 1e6 + 1).reshape(5000, 200)
-    head, joined, *alone = serialized.packed(toy(dense), 5)
-    assert (joined.raw().nbytes, len(alone)) == (serialized._LEAD, 3)
-    np.testing.assert_array_equal(serialized.unpacked(toy, head, [joined, *alone]).todense(), dense)
 
 
 def test_dask_and_stores(toy, matrix, tmp_path):

@@ -188,8 +188,7 @@ REASONS = {
     "load, beside load_npz": "on small matrices a header in JSON; CVR's invariants are checked too",
     "read of .npz": "load_npz ends with the arrays; here these are checked and converted too: half as long again",
     "read of .mtx, beside mmread": "mmread ends with coordinates; here these are sorted and converted too",
-    "pickle": "every byte is read once more for its checksum, when written and when read, where it is copied to cache lines; "
-    "a pickle of nothing takes 100 us",
+    "pickle": "tables are copied to cache lines when read; a pickle of nothing takes 100 us",
     "A.diagonal()": "CVR of very short rows: each has to be found in its chunk",
     "A.sum(axis=0)": "values are added where their columns say, as SciPy does it",
     "A.sum(axis=1)": "BBCSR: padding is added up too",

@@ -103,7 +103,6 @@ class FormatArray(SparseArray):
     #: Number of the last write of its values, None while they are replaced. What is computed from values is kept with the
     #: number that was read before, and used only while that is the number still.
     _version: int | None
-    _packed: serialized.Packed | None = None  # of the last pickle
     _place_cache: tuple[Any, Any] | None = None  # rows and columns of the canonical CSR, once asked for
     _structure: Structure  # what arrays know together that differ in their values alone
     _transpose: Any  # an array that is the transpose, once a product needed it; False where there shall be none
@@ -367,7 +366,7 @@ class FormatArray(SparseArray):
     def _values_changed(self) -> None:
         """Drop or renew what was computed from the values, after these were replaced.
 
-        That is the CSR that is kept, the last pickle, the transpose, which gets the new values before its next product, and
+        That is the CSR that is kept, the transpose, which gets the new values before its next product, and
         products whose ``run`` has a ``renew()``. A product without it reads the value table in every call.
         """
         self._is_written_by_graphs |= self._target.is_capturing()
@@ -386,7 +385,6 @@ class FormatArray(SparseArray):
         self._kernels, self._ready = {}, {}
 
     def _drop_derived(self) -> None:
-        self._packed = None
         self._kept.drop(self)
         self._ready_transposed = {}  # a new one, as in _take_table
 
@@ -634,27 +632,10 @@ def _aligned(table: Any, target: devices.Device) -> Any:
     return own
 
 
-def _from_pickle(array_class: type[FormatArray], head: bytes, *buffers: Any) -> SparseArray:
-    """The array of a pickle or a message; ValueError where it is damaged."""
+def _from_pickle(array_class: type[FormatArray], header: bytes, *buffers: Any) -> SparseArray:
+    """The array of a pickle or a message."""
     _meet_distributed()
-    return serialized.unpacked(array_class, head, buffers)
-
-
-def _unpickled(
-    array_class: type[FormatArray], tables: NamedTuple, plan: str | None, checksum: int | None = None, is_on_gpu: bool = False
-) -> FormatArray:
-    """The array of a pickle of version 0.1.0, or of one made before tables were pickled as plain bytes.
-
-    Raises
-    ------
-    ValueError
-        The tables break an invariant.
-    """
-    fields = tables._asdict().items()
-    moved = {name: _aligned(t, devices.CPU) for name, t in fields if isinstance(t, np.ndarray) and t.ctypes.data % 64}
-    array = array_class._from_tables(tables._replace(**moved), plan)
-    array.check()
-    return array.to_device("cuda") if is_on_gpu else array
+    return serialized.unpacked(array_class, header, buffers)
 
 
 def _meet_distributed() -> None:

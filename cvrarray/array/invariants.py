@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core import devices
 from ..core.distinct import MOST, NARROWER, is_zero_first, may_stand_first
 from ..core.tables import WARP, mask_dtype
 from ..input import coercion
@@ -79,6 +80,40 @@ def packs(col_ptr: Any, col_base: Any, slots: Any, n_narrow: int, n_wide: int) -
         if not bool((col_ptr[of_kind] == ends - slots[of_kind]).all()) or size != (int(ends[-1]) if ends.size else 0):
             return False
     return True
+
+
+def are_converted(tables: Any, module: Any) -> Iterator[tuple[str, bool]]:
+    """Invariants of both formats: that the conversion makes these tables of the entries that they store.
+
+    `module` is the format's on the CPU. Its ``to_coo`` must read and write inside its arrays alone.
+    """
+    row, col, val = module.to_coo(tables)
+    yield "of nnz: it counts the stored entries", val.size == tables.nnz
+    yield "of rows: they lie in [0, n_rows)", in_range(row, 0, tables.shape[0])
+    yield "of columns: they lie in [0, n_cols)", in_range(col, 0, tables.shape[1])
+    csr = devices.CPU.backend("csr").canonical(row, col, val, tables.shape)
+    del row, col, val
+    yield "of columns: they ascend in every row, none is there twice", csr.nnz == tables.nnz
+    made = module.convert_anew(csr, tables)
+    for name, table in sorted(tables._asdict().items(), key=lambda item: item[0] in ("val", "data")):  # these follow the others
+        difference = _difference(name, table, getattr(made, name))
+        yield f"of {name}: it is what the conversion makes of the entries; {difference}", difference is None
+
+
+def _difference(name: str, found: Any, expected: Any) -> str | None:
+    """What tells two tables apart, in words."""
+    if found is None or expected is None:
+        return None if found is expected else f"{name} is {'missing' if found is None else 'not needed'}"
+    found, expected = np.asarray(found), np.asarray(expected)
+    if found.shape != expected.shape:
+        return f"its shape is {found.shape} instead of {expected.shape}"
+    differs = found != expected
+    if found.dtype.kind in "fc":  # NaN is NaN
+        differs &= (found == found) | (expected == expected)
+    if not differs.any():
+        return None
+    at = np.unravel_index(np.argmax(differs), differs.shape)
+    return f"{name}[{', '.join(map(str, at))}] is {found[at]} instead of {expected[at]}"
 
 
 def _is_count(value: Any) -> bool:

@@ -1,15 +1,8 @@
 """An array as a header, which JSON can hold, and its tables: what files, stores, messages and pickles consist of.
 
-A pickle of an array holds bytes, and no object of NumPy's::
-
-    head      8 bytes, the checksum of the rest; then the header as JSON, with the kind of the device, the checksums of
-              the buffers, and where the small tables begin in the first of them
-    buffers   the small tables one after the other, then each of the others by itself, out of band where the protocol
-              allows that. Where it does not, all tables count as small
-
-Of an array that is still a CSR (:class:`cvrarray.array.format.Pending`) the three arrays of that stand for the tables.
-
-So damage is found before anything is made of it. See :mod:`cvrarray.cpu.checksum`.
+A pickle has the header as JSON and a buffer for each table, out of band where the protocol allows that. It holds no
+object of NumPy's. Of an array that is still a CSR (:class:`cvrarray.array.format.Pending`) the three arrays of that stand
+for the tables.
 """
 
 from __future__ import annotations
@@ -17,8 +10,8 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Sequence
-from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -29,12 +22,6 @@ from .base import SparseArray
 MAGIC = "cvrarray"
 VERSION = 2  #: the newest of headers that is read, and that of arrays whose values are stored in few bytes
 PLAIN_VERSION = 1  #: that of all other arrays
-
-_SMALL = 1 << 14  #: bytes below which a pickle joins tables: a buffer of its own costs more than a copy
-_ALIGNMENT = 64  #: of tables on a CPU: a cache line
-_PAD = bytes(_ALIGNMENT)
-_ENCODER = json.JSONEncoder(check_circular=False, separators=(",", ":"))
-_LEAD = 16  #: bytes before the first joined table: CPython's large bytes objects begin so much before a cache line
 
 
 def describe(A: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -82,86 +69,32 @@ def _name_on_disk(dtype: np.dtype) -> str:
     return on_disk(dtype).str
 
 
-@lru_cache(256)
-def _dtype(name: str) -> np.dtype:
-    return np.dtype(name)
-
-
-# ------------------------------------------------------------------------------------------------ pickles
-
-
-class Packed(NamedTuple):
-    """What an array on the CPU remembers of its last pickle: programs send one array to many workers."""
-
-    key: Any  # what the head says of the array beside its matrix, and the version of the values
-    head: bytes
-    buffers: list[Any]  # the joined tables, and the others as they are
-
-
 def packed(A: Any, protocol: int) -> tuple[Any, ...]:
-    """The head and the buffers of a pickle. The buffers are the tables themselves where `protocol` has room for such."""
-    if protocol < 5:
-        head, buffers = _written(A, every=True)
-        return head, *buffers
-    known, key = A._packed, (A.plan, A._version)
-    if known is None or known.key != key or A._version is None:
-        known = Packed(key, *_written(A, every=False))
-        if A._target == devices.CPU and A._pending is None:
-            A._packed = known
-    return known.head, *map(pickle.PickleBuffer, known.buffers)
-
-
-def _written(A: Any, every: bool) -> tuple[bytes, list[Any]]:
-    """The head and the buffers; `every` table is joined with the others, or the small ones."""
+    """The header and the buffers of a pickle: the tables themselves where `protocol` has room for such."""
     pending = A._pending
     if pending is not None and all(isinstance(value, int | str | None) for value in pending.keywords.values()):
         header, arrays = _describe_csr(A, *pending)
     else:
         header, arrays = describe(A.to_device(devices.CPU))
-    joined, alone, offsets, end = [_PAD[:_LEAD]], [], {}, _LEAD
-    for name, table in arrays.items():
-        if not table.flags.c_contiguous or not np.little_endian:
-            table = np.ascontiguousarray(table, on_disk(table.dtype))
-        if every or table.nbytes < _SMALL:
-            pad = -(end - _LEAD) % _ALIGNMENT
-            joined += (_PAD[:pad], table) if pad else (table,)
-            offsets[name] = end + pad
-            end += pad + table.nbytes
-        else:
-            alone.append(table)
-    buffers = [b"".join(joined), *alone]
-    header |= {"device": A._target.kind, "joined": offsets, "checksums": [_checksum(buffer) for buffer in buffers]}
-    text = _ENCODER.encode(header).encode()
-    return _checksum(text).to_bytes(8, "little") + text, buffers
+    tables = [np.ascontiguousarray(table, on_disk(table.dtype)) for table in arrays.values()]
+    buffers = [pickle.PickleBuffer(table) if protocol >= 5 else table.tobytes() for table in tables]
+    return json.dumps(header | {"device": A._target.kind}).encode(), *buffers
 
 
-def unpacked(array_class: Any, head: bytes, buffers: Sequence[Any]) -> SparseArray:
-    """The array whose pickle has this head and these buffers, on the kind of device where it was.
+def unpacked(array_class: Any, text: bytes, buffers: Sequence[Any]) -> SparseArray:
+    """The array whose pickle has this header and these buffers, on the kind of device where it was.
 
     Raises
     ------
     ValueError
-        The pickle is damaged, or of a newer version.
+        The pickle is of a newer version, or a buffer is too short.
     """
-    header, is_earlier = _read_header(array_class, head)
-    try:
-        joined, *alone = [np.frombuffer(buffer, np.uint8) for buffer in buffers]
-    except (TypeError, ValueError, BufferError) as error:  # they are no buffers
-        raise _damaged(str(error)) from error
-    contents, checksums = [_aligned(joined[_LEAD:])[0]], [_checksum(joined)]
-    for buffer in alone:
-        content, checksum = _aligned(buffer)
-        contents.append(content)
-        checksums.append(checksum)
-    if is_earlier:
-        checksums = [_earlier(buffer) for buffer in (joined, *alone)]
-    if checksums != header["checksums"]:
-        raise _damaged("its tables do not match their checksums")
-    offsets, arrays, left = header["joined"], {}, iter(contents[1:])
-    for name, table in header["arrays"].items():
-        content, begin = (contents[0], offsets[name] - _LEAD) if name in offsets else (next(left), 0)
-        array = np.ndarray(table["shape"], _dtype(table["dtype"]), content, begin)
-        arrays[name] = array if np.little_endian else array.astype(array.dtype.newbyteorder("="))
+    header: dict[str, Any] = json.loads(text)
+    if header["version"] > VERSION:
+        from .. import __version__
+
+        raise ValueError(f"the pickle has version {header['version']}; cvrarray {__version__} reads up to {VERSION}. Update it")
+    arrays = {name: _table(name, buffer, **of) for (name, of), buffer in zip(header["arrays"].items(), buffers, strict=True)}
     if "keywords" in header:
         csr = CSR(arrays["indptr"], arrays["indices"], arrays["data"], tuple(header["shape"]))
         put_off: SparseArray = array_class._from_pending(csr, header["keywords"])
@@ -170,43 +103,15 @@ def unpacked(array_class: Any, head: bytes, buffers: Sequence[Any]) -> SparseArr
     return own if header["device"] == "cpu" else own.to_device(header["device"])
 
 
-def _read_header(array_class: Any, head: Any) -> tuple[dict[str, Any], bool]:
-    """The header in a pickle's head, and whether it has checksums of before; errors as of :func:`unpacked`."""
-    if not isinstance(head, bytes):
-        raise _damaged("its header is no bytes")
-    checksum, text = int.from_bytes(head[:8], "little"), head[8:]
-    is_earlier = checksum != _checksum(text)
-    if is_earlier and checksum != _earlier(text):
-        raise _damaged("its header does not match its checksum")
-    header: dict[str, Any] = json.loads(head[8:])
-    if header["version"] > VERSION:
-        from .. import __version__
-
-        raise ValueError(f"the pickle has version {header['version']}; cvrarray {__version__} reads up to {VERSION}. Update it")
-    if getattr(array_class, "format", None) != header["format"]:
-        raise _damaged(f"it names {array_class!r} for the format {header['format']}")
-    return header, is_earlier
-
-
-def _damaged(why: str) -> ValueError:
-    return ValueError(f"the pickle of an array is damaged: {why}. Make it anew")
-
-
-def _checksum(buffer: Any) -> int:
-    content = buffer if isinstance(buffer, np.ndarray) else np.frombuffer(buffer, np.uint8)
-    checksum: int = devices.CPU.backend("checksum").checksum(content)
-    return checksum
-
-
-def _earlier(buffer: Any) -> int:
-    """The checksum of pickles of before, which are read still."""
-    checksum: int = devices.CPU.backend("checksum").earlier(np.frombuffer(buffer, np.uint8))
-    return checksum
-
-
-def _aligned(content: np.ndarray) -> tuple[np.ndarray, int]:
-    """`content`, or a copy of it that begins at a cache line, as the CPU's kernels want it; and its checksum."""
-    if devices.CPU.backend("runtime.memory").begins_at_line(content):
-        return content, _checksum(content)
-    copied: tuple[np.ndarray, int] = devices.CPU.backend("checksum").copied(content)
-    return copied
+def _table(name: str, buffer: Any, dtype: str, shape: list[int]) -> np.ndarray:
+    """The table in a buffer, or a copy of it that begins at a cache line, as the CPU's kernels want it."""
+    memory = devices.CPU.backend("runtime.memory")
+    try:
+        table = np.ndarray(shape, dtype, buffer)
+    except TypeError as error:
+        raise ValueError(f"the pickle of an array is damaged: {name} has {shape} {dtype}; {error}. Make it anew") from error
+    if memory.begins_at_line(table) and table.dtype.isnative:
+        return table
+    own: np.ndarray = memory.empty(table.size, table.dtype.newbyteorder("=")).reshape(shape)
+    own[...] = table
+    return own

@@ -1,4 +1,4 @@
-"""A checksum of memory that is about as fast as memory: zlib's CRC-32 would take longer than sending an array does.
+"""A checksum of memory that is about as fast as memory: of structures that are compared by it.
 
 Words of 8 bytes are dealt out to 64 sums, each of which is turned and multiplied before the next word is added, as
 xxHash64 does it: eight vectors of AVX-512 that do not wait for one another. All processors come to the same numbers.
@@ -16,7 +16,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from cvrarray.cpu import simd
-from cvrarray.cpu.runtime import memory, threads
+from cvrarray.cpu.runtime import threads
 from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
 from cvrarray.cpu.simd import llvm
 
@@ -32,52 +32,13 @@ LEFT, RIGHT = np.uint64(31), np.uint64(33)  #: a turn by 31 of 64 bits, as xxHas
 def checksum(array: np.ndarray) -> int:
     """64 bits of the contents of a contiguous array. A change within one word of 8 bytes always changes them."""
     content = array.reshape(-1).view(np.uint8)
-    return _checksum(content, content[:0])
-
-
-def copied(content: np.ndarray) -> tuple[np.ndarray, int]:
-    """A copy of an array of uint8 that begins at a cache line, and the checksum of both: memory is read once."""
-    own = memory.empty(content.size, np.uint8)
-    return own, _checksum(content, own)
-
-
-def earlier(array: np.ndarray) -> int:
-    """The checksum that pickles had before: words were dealt out to 8 sums. It takes milliseconds, and compiles nothing."""
-    content = array.reshape(-1).view(np.uint8)
-    words = np.frombuffer(content[: content.size // 8 * 8].tobytes(), np.uint64)
-    whole = words.size // BLOCK * BLOCK
-    blocks = [words[:whole].reshape(-1, BLOCK), *([words[None, whole:]] if whole < words.size else [])]
-    rest = np.uint64(int.from_bytes(content[words.size * 8 :].tobytes(), "little"))
-    return int(_in_8_sums(np.append(np.concatenate([_in_8_sums(part) for part in blocks]), rest)[None])[0])
-
-
-def _in_8_sums(words: np.ndarray) -> np.ndarray:
-    """Of each row of `words`."""
-    n = words.shape[1]
-    sums = np.tile(np.arange(1, 9, dtype=np.uint64), (len(words), 1))
-    for k in range(0, n - n % 8, 8):
-        sums = _turned(sums + words[:, k : k + 8])
-    for k in range(n - n % 8, n):
-        sums[:, 0] = _turned(sums[:, 0] + words[:, k])
-    while sums.shape[1] > 1:
-        sums = _turned(sums[:, ::2] + sums[:, 1::2])
-    return sums[:, 0]
-
-
-def _turned(total: np.ndarray) -> np.ndarray:
-    turned: np.ndarray = (total << LEFT | total >> RIGHT) * PRIME
-    return turned
-
-
-def _checksum(content: np.ndarray, to: np.ndarray) -> int:
-    """The checksum of `content`, which is copied to `to` unless that is empty."""
     sum_blocks, sum_up = _kernels()
     n_blocks = -(-content.size // (8 * BLOCK))
     sums = np.empty(n_blocks, np.uint64)
     if n_blocks * BLOCK < 2 * threads.SMALL:
-        sum_blocks(0, n_blocks, content, to, sums)
+        sum_blocks(0, n_blocks, content, sums)
     else:
-        threads.run(sum_blocks, np.arange(n_blocks + 1), content, to, sums, unit=BLOCK)
+        threads.run(sum_blocks, np.arange(n_blocks + 1), content, sums, unit=BLOCK)
     return int(sum_up(content.size, sums))
 
 
@@ -85,17 +46,14 @@ def _checksum(content: np.ndarray, to: np.ndarray) -> int:
 def _kernels() -> tuple[Callable[..., None], Callable[..., int]]:
     """The one version of each, also for what is read-only."""
     content, sums = np.empty(0, np.uint8), np.empty(0, np.uint64)
-    return compiled(_sum_blocks, 0, 0, content, content, sums), compiled(_sum_up, 0, sums)
+    return compiled(_sum_blocks, 0, 0, content, sums), compiled(_sum_up, 0, sums)
 
 
 @kernel
-def _sum_blocks(first, last, content, to, sums):
+def _sum_blocks(first, last, content, sums):
     for block in range(first, last):
         begin, end = block * 8 * BLOCK, min((block + 1) * 8 * BLOCK, len(content))
-        if len(to):
-            sums[block] = _sum(content, simd.pointer(to, begin), begin, end, sums, (0,))
-        else:
-            sums[block] = _sum(content, simd.pointer(to, 0), begin, end, sums, ())
+        sums[block] = _sum(content, begin, end, sums)
 
 
 @kernel
@@ -108,8 +66,8 @@ def _sum_up(n_bytes, sums):
 
 
 @inlined
-def _sum(content, to, begin, end, like, copies):
-    """The bytes from `begin` to before `end`, copied to the pointer `to` where `copies` has an element."""
+def _sum(content, begin, end, like):
+    """The sum of the bytes from `begin` to before `end`."""
     of, lanes = simd.pointer(content, begin), simd.scratch(like, (0, 0))
     for lane in range(VECTOR * VECTORS):
         lanes[lane] = np.uint64(lane + 1)
@@ -118,7 +76,7 @@ def _sum(content, to, begin, end, like, copies):
         n_stripes = min(SEGMENT, n - at) // STRIPE
         for ahead in range(at + SEGMENT, min(at + 2 * SEGMENT, n), LINE):
             simd.prefetch(of, ahead, simd.INTO_L1)
-        _add_stripes(simd.pointer(of, at), simd.pointer(to, at), n_stripes, lanes, copies)
+        _add_stripes(simd.pointer(of, at), n_stripes, lanes)
         at += n_stripes * STRIPE
     for lane in range(VECTOR, VECTOR * VECTORS):
         lanes[lane % VECTOR] = _add(lanes[lane % VECTOR], lanes[lane])
@@ -129,8 +87,6 @@ def _sum(content, to, begin, end, like, copies):
         word = np.uint64(0)
         for k in range(min(8, n - at)):
             word |= np.uint64(of[at + k]) << np.uint64(8 * k)
-            if len(copies):
-                to[at + k] = of[at + k]
         total = _add(total, word)
         at += 8
     return total
@@ -144,11 +100,11 @@ def _add(total, word):
 
 
 @intrinsic
-def _add_stripes(typingctx, of, to, n_stripes, lanes, copies):
-    """:func:`_add` each word of stripes to its lane; all are pointers. The stripes are copied where `copies` has an element."""
+def _add_stripes(typingctx, of, n_stripes, lanes):
+    """:func:`_add` each word of stripes to its lane; `of` and `lanes` are pointers."""
 
     def codegen(context, builder, signature, args):
-        of, to, n_stripes, lanes, _ = args
+        of, n_stripes, lanes = args
         vector = ir.VectorType(llvm.I64, VECTOR)
         places = [builder.gep(lanes, [llvm.I64(VECTOR * k)]) for k in range(VECTORS)]
         sums = [cgutils.alloca_once_value(builder, llvm.load_vector(builder, place, VECTOR)) for place in places]
@@ -156,10 +112,8 @@ def _add_stripes(typingctx, of, to, n_stripes, lanes, copies):
         with cgutils.for_range(builder, n_stripes, intp=llvm.I64) as loop:
             for k in range(VECTORS):
                 at = builder.add(builder.mul(loop.index, llvm.I64(STRIPE)), llvm.I64(8 * VECTOR * k))
-                source, target = (builder.bitcast(builder.gep(p, [at]), vector.as_pointer()) for p in (of, to))
+                source = builder.bitcast(builder.gep(of, [at]), vector.as_pointer())
                 words = builder.load(source, align=1)
-                if len(copies):
-                    builder.store(words, target, align=1)
                 total = builder.add(builder.load(sums[k]), words)
                 turned = builder.or_(builder.shl(total, left), builder.lshr(total, right))
                 builder.store(builder.mul(turned, prime), sums[k])
@@ -167,4 +121,4 @@ def _add_stripes(typingctx, of, to, n_stripes, lanes, copies):
             builder.store(builder.load(total), builder.bitcast(place, vector.as_pointer()), align=1)
         return context.get_dummy_value()
 
-    return types.none(of, to, types.intp, lanes, copies), codegen
+    return types.none(of, types.intp, lanes), codegen

@@ -46,6 +46,7 @@ SAMPLED_TRIPLETS, MOSTLY = 256, 0.5
 ALL = np.uint32(0xFFFFFFFF)  #: mask of all lanes
 CONTIGUOUS, SCALAR, GATHER, TRIPLETS = range(4)  #: how x is loaded, by ``simd.gather_...`` or ``simd.gather``
 ROWS, EVEN = SPLITS.index("rows"), SPLITS.index("even")
+GIVEN = len(SPLITS)  #: where the caller says
 #: Where chunks are even, a row counts as one more nonzero, if chunks have so many nonzeros on average: then none is empty.
 #: A cut moves by less than so many steps.
 LEAST_WITH_ROWS, NEAR_STEPS = 4, 16
@@ -135,13 +136,23 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     split
         One of ``SPLITS``: see :mod:`cvrarray.cvr`.
     """
-    index, n_rows, n_chunks = csr.indices.dtype, csr.shape[0], min(n_chunks, csr.nnz)
+    return _converted(csr, n_lanes, np.empty(min(n_chunks, csr.nnz) + 1, np.int64), SPLITS.index(split))
+
+
+def convert_anew(csr: CSR, like: CVRTables) -> CVRTables:
+    """The same, for chunks of as many nonzeros as those of other tables have: at least one each, and `csr.nnz` in all."""
+    return _converted(csr, like.n_lanes, _entry_ptr(like), GIVEN)
+
+
+def _converted(csr: CSR, n_lanes: int, nonzero: np.ndarray, split: int) -> CVRTables:
+    """The tables whose chunks begin and end at `nonzero` (n_chunks + 1,), which is filled unless `split` is GIVEN."""
+    index, n_rows, n_chunks = csr.indices.dtype, csr.shape[0], nonzero.size - 1
     csr = csr._replace(indptr=offsets(csr.indptr, index))
     cuts = Cuts(
         row=np.empty(n_rows, index),
         ptr=np.empty(n_rows + 1, np.int64),
         empty_row=np.empty(n_rows, index),
-        nonzero=np.empty(n_chunks + 1, np.int64),
+        nonzero=nonzero,
         first_row=np.empty(n_chunks, np.int64),
         row_end=np.empty(n_chunks, np.int64),
         rec_at=np.empty(n_chunks + 1, np.int64),
@@ -150,7 +161,7 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
     )
     kernels = _conversion(csr.indptr.dtype, index, memory.bits(csr.data).dtype, n_lanes)
     step_ptr, col_base, col_ptr = np.empty(n_chunks + 1, np.int64), np.empty(n_chunks, index), np.empty(n_chunks, np.int64)
-    n_filled = kernels.cut(csr.indptr, n_lanes, SPLITS.index(split), cuts, step_ptr)
+    n_filled = kernels.cut(csr.indptr, n_lanes, split, cuts, step_ptr)
     threads.run(kernels.column_range, cuts.nonzero, cuts, csr.indices, least=threads.QUICK)
     n_narrow, n_wide = kernels.column_places(n_lanes, step_ptr, cuts, col_base, col_ptr)
     n_steps = int(step_ptr[-1])
@@ -291,6 +302,24 @@ def _by_parts(t: CVRTables, scatter: Callable, args: tuple[Any, ...], dtype: np.
     return parts.transposed(scatter, of, t.step_ptr, t.n_lanes, args, n_cols, dtype)
 
 
+def to_coo(tables: CVRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Row, column and value of every stored entry, chunk by chunk; pads are dropped."""
+    t = tables._replace(val=memory.bits(tables.val))
+    index, entry_ptr = t.rec_wb.dtype, _entry_ptr(t)
+    nnz = entry_ptr[-1]  # t.nnz, but for tables that are a part of an array's
+    row, col, val = np.empty(nnz, index), np.empty(nnz, index), np.empty(nnz, tables.val.dtype)
+    threads.run(_entries, t.step_ptr, t, entry_ptr, row, col, memory.bits(val), unit=t.n_lanes)
+    return row, col, val
+
+
+def _entry_ptr(t: CVRTables) -> np.ndarray:
+    """(n_chunks + 1,) int64: offsets by the entries of chunks."""
+    entry_ptr = np.zeros(len(t.step_ptr), np.int64)
+    threads.run(_count_entries, t.step_ptr, t.n_lanes, t.step_ptr, t.rec_mask, entry_ptr, unit=t.n_lanes)
+    memory.accumulate(entry_ptr)
+    return entry_ptr
+
+
 def to_csr(tables: CVRTables, first: int, last: int) -> CSR:
     """Canonical CSR of the rows [first, last), numbered as the tables have them."""
     return decoding.from_cvr(tables, first, last)
@@ -393,7 +422,7 @@ def _cut(indptr, n_lanes, split, cuts, step_ptr):
     work = ptr[n_rows] + of_row * n_rows
     share, rest = work // n_chunks, work % n_chunks
     r = 0
-    for k in range(1, n_chunks):
+    for k in range(1, n_chunks if split != GIVEN else 1):
         aim = k * share + min(k, rest)
         r = _row_at(ptr, n_rows, r, aim, of_row)
         ideal = min(max(ptr[r], aim - of_row * r), ptr[r + 1])
@@ -1001,3 +1030,41 @@ def _fill_chunks(first, last, step_ptr, run_mask, run_ptr, starts, data, n_lanes
                     values[step * n_lanes + lane] = 0
                     if real >> np.uint32(lane) & np.uint32(1):
                         values[step * n_lanes + lane] = data[source[lane] + step]
+
+
+@kernel
+def _count_entries(first, last, n_lanes, step_ptr, rec_mask, entry_ptr):
+    """entry_ptr[k + 1] = entries of chunk k: those up to each lane's last record."""
+    for k in range(first, last):
+        done = np.uint32(0)
+        total = 0
+        for step in range(step_ptr[k + 1] - 1, step_ptr[k] - 1, -1):
+            done |= rec_mask[step]
+            for lane in range(n_lanes):
+                total += done >> np.uint32(lane) & np.uint32(1)
+        entry_ptr[k + 1] = total
+
+
+@kernel
+def _entries(first, last, t, entry_ptr, out_row, out_col, out_val):
+    """A record ends a segment that began after the lane's record before: its slots belong to the record's row."""
+    n_lanes = t.n_lanes
+    begin = simd.scratch(t.step_ptr, simd.SINGLE)
+    for k in range(first, last):
+        for lane in range(n_lanes):
+            begin[lane] = t.step_ptr[k]
+        record = t.rec_ptr[k]
+        out = entry_ptr[k]
+        for step in range(t.step_ptr[k], t.step_ptr[k + 1]):
+            for lane in range(n_lanes):
+                if not t.rec_mask[step] >> np.uint32(lane) & np.uint32(1):
+                    continue
+                wb = t.rec_wb[record]
+                record += 1
+                for s in range(begin[lane], step + 1):
+                    at = t.col_ptr[k] + (s - t.step_ptr[k]) * n_lanes + lane
+                    out_row[out] = wb if wb >= 0 else t.tail[k, ~wb]
+                    out_col[out] = t.col_base[k] + t.col_narrow[at] if t.col_base[k] >= 0 else t.col_wide[at]
+                    out_val[out] = t.val[s * n_lanes + lane]
+                    out += 1
+                begin[lane] = step + 1

@@ -13,6 +13,4 @@ A kind is a module with ``BASES`` (names), ``propose(rng, base) -> edits``, and 
 makes the input and judges what the package does with it. The number of an input decides all of it: a run can be
 repeated, and gone on with. What fails is reduced to as few edits as still fail, and stays in ``tests/regressions`` as a
 recipe.
-
-Pickles are damaged, never forged: a pickle is a program, and no hostile one is safe to load.
 """

@@ -58,24 +58,6 @@ def unlike_before(typingctx, array, at):
 
 
 @intrinsic
-def any_bit(typingctx, array, at, bits, words):
-    """Mask of the elements l of which one of the n words ``array[at + n * l : at + n * l + n]`` has any of `bits` set.
-
-    n is the length of the tuple `words`: 1 or 2.
-    """
-    n = len(words)
-
-    def codegen(context, builder, signature, args):
-        numbers = llvm.load_vector(builder, llvm.pointer(context, builder, array, args[0], args[1]), n * WARP)
-        found = builder.and_(numbers, llvm.splat(builder, _fitting(builder, args[2], numbers), n * WARP))
-        if n == 2:
-            found = builder.or_(*(llvm.shuffle(builder, found, found, range(word, 2 * WARP, 2)) for word in (0, 1)))
-        return _compared(builder, "!=", found, found.type(None))
-
-    return types.uint32(array, types.intp, types.intp, words), codegen
-
-
-@intrinsic
 def count(typingctx, mask):
     """How many elements a mask has."""
 
