@@ -230,7 +230,7 @@ class Names:
         >>> float(A.prod()), A.prod(axis=1)
         (0.0, array([6., 0.]))
         """
-        return statistics.prod(self, axis, dtype, out, keepdims)
+        return np.prod(self, axis, dtype, out, keepdims)
 
     def var(self, axis: Any = None, dtype: Any = None, out: Any = None, ddof: float = 0, keepdims: bool = False) -> Any:
         """The variance of all entries, stored or not, or along an axis: dense, as ``numpy.var``.
@@ -301,7 +301,7 @@ class Names:
         >>> float(A.nanmax()), A.nanmax(axis=1)
         (1.0, array([1., 0.]))
         """
-        return statistics.nanmax(self, axis, out, keepdims, explicit=explicit)
+        return statistics.nan_extreme(self, np.nanmax, axis, out, keepdims, explicit)
 
     def nanmin(self, axis: Any = None, out: Any = None, keepdims: bool = False, *, explicit: bool = False) -> Any:
         """:meth:`min` of the entries that are not nan: see :meth:`nanmax`.
@@ -312,7 +312,7 @@ class Names:
         >>> float(A.nanmin()), A.nanmin(axis=1)
         (-3.0, array([ 1., -3.]))
         """
-        return statistics.nanmin(self, axis, out, keepdims, explicit=explicit)
+        return statistics.nan_extreme(self, np.nanmin, axis, out, keepdims, explicit)
 
     def nansum(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         """:meth:`sum` of the entries that are not nan.
@@ -323,7 +323,7 @@ class Names:
         >>> A.nansum(axis=1)
         array([ 1., -3.])
         """
-        return statistics.nansum(self, axis, dtype, out, keepdims)
+        return np.nansum(self, axis, dtype, out, keepdims)
 
     def nanmean(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         """:meth:`mean` of the entries that are not nan, zeros included; nan where there are none, with a
@@ -335,7 +335,7 @@ class Names:
         >>> A.nanmean(axis=1)
         array([ 1. , -1.5])
         """
-        return statistics.nanmean(self, axis, dtype, out, keepdims)
+        return np.nanmean(self, axis, dtype, out, keepdims)
 
     # ---------------------------------------------------------------------------------------------------- other formats
 
