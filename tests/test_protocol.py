@@ -724,6 +724,18 @@ def test_comparison_as_a_whole(build, device):
 
 
 @BUILD
+def test_arrays_of_one_structure_are_compared_by_their_tables(build, device, monkeypatch):
+    """What a comparison of canonical CSRs costs is not to be paid for them."""
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    A, B, C = build(csr, device), build(csr, device), build(csr * 2, device)
+    monkeypatch.setattr(type(A), "_canonical_csr", None)
+    assert np.array_equal(A, B)
+    assert np.allclose(A, B)
+    assert not np.array_equal(A, C)
+    assert not np.allclose(A, C)
+
+
+@BUILD
 def test_zeros_like_keeps_the_format(build, device):
     A = build(zoo.integers("diagonal", np.float32), device)
     for found in (np.zeros_like(A), np.empty_like(A), np.full_like(A, 0), np.zeros_like(A, dtype="int8", shape=(4, 5))):

@@ -69,7 +69,6 @@ def einsum(subscripts: str, /, *operands: Any, optimize: Any = False) -> Any:
     """
     operands = tuple(value if hasattr(value, "ndim") else np.asarray(value) for value in operands)
     np.einsum_path(subscripts, *(np.broadcast_to(0.0, value.shape) for value in operands))  # which checks the subscripts
-    np.einsum_path(subscripts, *(np.broadcast_to(0.0, value.shape) for value in operands))  # which checks the subscripts
     terms, arrow, output = subscripts.replace(" ", "").partition("->")
     left, _, right = terms.partition(",")
     shared, rest = set(left) & set(right), "".join(k for k in left + right if not (k in left and k in right))

@@ -75,7 +75,7 @@ def getitem(array: Any, key: Any) -> Any:
             return csr.data[place] if place < csr.nnz and csr.indices[place] == cols else csr.data.dtype.type(0)
         if paired:
             row, col = target.xp.broadcast_arrays(*(target.xp.asarray(s, dtype=np.int64) for s in (rows, cols)))
-            value = _values_at(csr, row.ravel(), col.ravel()).reshape(row.shape)
+            value = _values_at(csr, row.flatten(), col.flatten()).reshape(row.shape)
             return array._like(coercion.as_csr(value)) if value.ndim == 2 else value[()]
         if mesh:
             rows, cols = rows.ravel(), cols.ravel()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from . import elementwise, rearranging, statistics
+from . import borrowed, elementwise, rearranging, statistics
 
 #: Ufuncs with f(0) = 0 that are methods too, as SciPy's and CuPy's arrays have them.
 METHODS = (
@@ -153,7 +153,7 @@ class Names:
 
         Parameters
         ----------
-        *shape : (n_rows, n_cols), or both as arguments
+        *shape : (n_rows, n_cols), or all as arguments
             One of them may be -1.
         order : {"C", "F"}
             Row-major or column-major.
@@ -162,14 +162,12 @@ class Names:
 
         Returns
         -------
-        array of this format
+        array of this format, or a ``sparse.COO`` where the shape has not two dimensions
 
         Raises
         ------
         ValueError
             The sizes differ.
-        TypeError
-            The shape has not two dimensions.
 
         Examples
         --------
@@ -230,7 +228,7 @@ class Names:
         >>> float(A.prod()), A.prod(axis=1)
         (0.0, array([6., 0.]))
         """
-        return np.prod(self, axis, dtype, out, keepdims)
+        return borrowed.call(self, np.prod, self, axis, dtype, out, keepdims)
 
     def var(self, axis: Any = None, dtype: Any = None, out: Any = None, ddof: float = 0, keepdims: bool = False) -> Any:
         """The variance of all entries, stored or not, or along an axis: dense, as ``numpy.var``.
@@ -323,7 +321,7 @@ class Names:
         >>> A.nansum(axis=1)
         array([ 1., -3.])
         """
-        return np.nansum(self, axis, dtype, out, keepdims)
+        return borrowed.call(self, np.nansum, self, axis, dtype, out, keepdims)
 
     def nanmean(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         """:meth:`mean` of the entries that are not nan, zeros included; nan where there are none, with a
@@ -335,7 +333,7 @@ class Names:
         >>> A.nanmean(axis=1)
         array([ 1. , -1.5])
         """
-        return np.nanmean(self, axis, dtype, out, keepdims)
+        return borrowed.call(self, np.nanmean, self, axis, dtype, out, keepdims)
 
     # ---------------------------------------------------------------------------------------------------- other formats
 
