@@ -476,11 +476,27 @@ def test_a_last_row_with_most_of_the_entries(n_rows):
 
 @pytest.mark.parametrize("kind", [scipy.sparse.csr_array, scipy.sparse.csc_array])
 def test_room_behind_the_last_row(kind, device):
-    """SciPy lets the arrays of a CSR be longer than their entries; what lies there is no part of the matrix."""
+    """SciPy lets the arrays of a CSR be longer than their entries; what lies there is no part of the matrix. So do CuPy and
+    pydata/sparse.
+    """
     S = scipy.sparse.random_array((30, 30), density=0.2, rng=0, format="csr")
     longer = kind(S)
     longer.data, longer.indices = (np.concatenate([part, [99, 99]]) for part in (longer.data, longer.indices))
     triple = tuple(put(part, device) for part in (np.append(S.data, 9.0), np.append(S.indices, 99), S.indptr))
-    for made in (cvrarray.CVRArray(longer, device=device), cvrarray.BBCSRArray(triple, shape=S.shape)):
-        np.testing.assert_array_equal(made.to_scipy().toarray(), S.toarray())
-        assert made.nnz == S.nnz
+    gcxs = sparse.GCXS.from_scipy_sparse(S)
+    gcxs.data, gcxs.indices = longer_parts = np.append(gcxs.data, 9.0), np.append(gcxs.indices, 99)
+    made = [
+        cvrarray.CVRArray(longer, device=device),
+        cvrarray.BBCSRArray(triple, shape=S.shape),
+        cvrarray.CVRArray.from_csr(triple[2], triple[1], triple[0], S.shape),
+        cvrarray.CVRArray(gcxs, device=device),
+    ]
+    if device != "cpu":
+        import cupyx.scipy.sparse
+
+        matrix = cupyx.scipy.sparse.csr_matrix(S)
+        matrix.data, matrix.indices = (put(part, device) for part in longer_parts)
+        made.append(cvrarray.CVRArray(matrix))
+    for A in made:
+        np.testing.assert_array_equal(A.to_scipy().toarray(), S.toarray())
+        assert A.nnz == S.nnz

@@ -1,33 +1,28 @@
 """NumPy's other sums of products (tensordot, einsum, inner, vdot, vecdot), expressed by ``@`` and ``*``.
 
-At least one operand is an array of ours. A contraction over one axis is ``@``; over both axes it is the sum of an
-elementwise product. A contraction over no axis would be dense or have more than two dimensions, and raises. Results
+At least one operand is an array of ours. A contraction over one axis is ``@``; others are left to pydata/sparse. Results
 have NumPy's dtype, which for all of these is the one of ``@``: bool is a disjunction, and narrow integers wrap.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import operator
-import string
 from typing import Any
 
 import numpy as np
 
-from ..core import devices
 from ..input import coercion
-from . import elementwise, products, reductions
+from . import borrowed, elementwise, products, reductions
 from .indexing import axis_number
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
-    """``numpy.tensordot``: dense operands may have any number of dimensions.
+    """``numpy.tensordot``: dense operands may have any number of dimensions. Contractions over other than one axis are
+    pydata's.
 
     Raises
     ------
-    TypeError
-        No axis is contracted.
     ValueError
         Axes do not match.
     """
@@ -42,28 +37,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
         raise ValueError(f"axes must have equal lengths in a and b; got axes {axes_a} of {a.shape} and {axes_b} of {b.shape}")
     if len(axes_a) == 1:
         return _matrices(a, axes_a[0], b, axes_b[0])
-    if len(axes_a) == 2 and _is_sparse(a) and _is_sparse(b):
-        return _total(_product(a, b if axes_a == axes_b else b.T), None, np.result_type(a.dtype, b.dtype))
-    if len(axes_a) == 2:
-        return _at_entries(a, axes_a, b, axes_b) if _is_sparse(a) else _at_entries(b, axes_b, a, axes_a)
-    raise TypeError(
-        f"tensordot of a sparse array contracts one of its axes, or both; got {len(axes_a)} axes for shapes {a.shape} and "
-        f"{b.shape}. Call todense() first"
-    )
-
-
-def _at_entries(array: Any, axes: list[int], dense: Any, axes_dense: list[int]) -> Any:
-    """The sum of ``array * dense`` over both axes of `array` and the dense array's axes that belong to them."""
-    dtype = np.result_type(array.dtype, dense.dtype)
-    if dense.ndim == 2:
-        return _total(_product(array, dense if axes == axes_dense else dense.T), None, dtype)
-    csr = coercion.as_csr(array)
-    target = devices.of(csr.data)
-    with target.use():
-        first, second = axes_dense if axes == [0, 1] else axes_dense[::-1]
-        rest = [k for k in range(dense.ndim) if k not in axes_dense]
-        values = dense.transpose([*rest, first, second])[..., coercion.rows(csr), csr.indices]
-        return (values @ csr.data).astype(dtype, copy=False)
+    return borrowed.call(a if _is_sparse(a) else b, np.tensordot, a, b, (axes_a, axes_b))
 
 
 def _matrices(a: Any, axis_a: int, b: Any, axis_b: int) -> Any:
@@ -90,141 +64,27 @@ def _moved(dense: Any, axis: int, to: int) -> Any:
 
 
 def einsum(subscripts: str, /, *operands: Any, optimize: Any = False) -> Any:
-    """``numpy.einsum`` of any number of arrays, at least one of them ours, where no step has more than two dimensions.
-
-    Two operands at a time are contracted, first those that leave the fewest dimensions. The subscripts may have any
-    letters, an ellipsis, and ``->`` or not. The result is sparse where it is an elementwise product, or a product of
-    sparse matrices.
-
-    Raises
-    ------
-    TypeError
-        A step would have three dimensions, or be an outer product.
-    ValueError
-        Subscripts do not fit the operands.
+    """``numpy.einsum``: what is a product of two matrices, or of a matrix and a vector, by ``@``; any other by
+    pydata/sparse, which needs memory for all products that are summed. The result has NumPy's dtype.
     """
-    inputs, output = _parse(subscripts, [np.ndim(value) for value in operands])
-    _check_lengths(inputs, output, operands)
-    ours = next(value for value in operands if _is_sparse(value))
-    dtype = np.result_type(*[getattr(value, "dtype", value) for value in operands])
-    values = [value if _is_sparse(value) else products.operand(ours, value, "an operand") for value in operands]
-    terms = list(zip(inputs, values, strict=True))
-    while len(terms) > 1:
-        terms = _contracted(terms, output, dtype)
-        if not terms:
-            raise TypeError(
-                f"einsum({subscripts!r}) has a step that is an outer product or has three dimensions, which no sparse array "
-                f"has; 'ij,j->i' and 'ij,jk->ik' are offered. Call todense() first"
-            )
-    return _einsum_one(*terms[0], output, dtype)
-
-
-def _parse(subscripts: Any, ndims: list[int]) -> tuple[list[str], str]:
-    """The letters of each operand and of the result, an ellipsis as letters too.
-
-    Without ``->`` the result has the letters that occur once, sorted, behind the ellipsis.
-    """
-    if not isinstance(subscripts, str):
-        raise TypeError("einsum of sparse arrays takes its subscripts as text, such as 'ij,j->i'. Call todense() first")
-    left, arrow, output = subscripts.replace(" ", "").partition("->")
-    inputs = left.split(",")
-    if len(inputs) != len(ndims):
-        raise ValueError(f"einsum: {subscripts!r} must have subscripts for each of {len(ndims)} operands")
-    unused = [letter for letter in string.ascii_letters if letter not in subscripts]
-    longest = max(
-        (ndim - len(term.replace("...", "")) for term, ndim in zip(inputs, ndims, strict=True) if "..." in term), default=0
-    )
-    dots = "".join(unused[: max(0, longest)])
-    inputs = [
-        term.replace("...", dots[len(dots) - max(0, ndim - len(term.replace("...", ""))) :])
-        for term, ndim in zip(inputs, ndims, strict=True)
-    ]
-    if arrow and dots and "..." not in output:
-        raise ValueError(f"einsum: {subscripts!r} must have an ellipsis in its result as well")
-    if not arrow:
-        letters = "".join(inputs)
-        output = dots + "".join(sorted(letter for letter in set(letters) - set(dots) if letters.count(letter) == 1))
-    return inputs, output.replace("...", dots)
-
-
-def _check_lengths(inputs: list[str], output: str, operands: tuple[Any, ...]) -> None:
-    """ValueError where subscripts do not fit the operands' shapes."""
-    lengths: dict[str, int] = {}
-    for letters, value in zip(inputs, operands, strict=True):
-        if len(letters) != np.ndim(value):
-            raise ValueError(f"einsum: {letters!r} must have a letter for each of {np.ndim(value)} dimensions")
-        for letter, length in zip(letters, np.shape(value), strict=True):
-            if lengths.setdefault(letter, length) != length:
-                raise ValueError(f"einsum: {letter!r} must mean one length; got {lengths[letter]} and {length}")
-    if set(output) - set(lengths) or len(set(output)) < len(output):
-        raise ValueError(f"einsum: the result's subscripts, {output!r}, must be different ones of the operands'")
-
-
-def _contracted(terms: list[tuple[str, Any]], output: str, dtype: np.dtype) -> list[tuple[str, Any]]:
-    """The terms with two of them contracted, or none of them if no two can be."""
-    found = []
-    for i, j in itertools.combinations(range(len(terms)), 2):
-        rest = [term for k, term in enumerate(terms) if k not in (i, j)]
-        kept = set(output).union(*(letters for letters, _ in rest))
-        found.append((len(kept & set(terms[i][0] + terms[j][0])), i, j, kept, rest))
-    for _, i, j, kept, rest in sorted(found, key=operator.itemgetter(0, 1, 2)):
-        (left, a), (right, b) = (_reduced(letters, value, kept | set(terms[other][0]), dtype)
-                                 for (letters, value), other in ((terms[i], j), (terms[j], i)))  # fmt: skip
-        pair = _pair(left, a, right, b, kept, dtype)
-        if pair is not None:
-            return [*rest, pair]
-    return []
-
-
-def _reduced(letters: str, value: Any, kept: set[str], dtype: np.dtype) -> tuple[str, Any]:
-    """A term without letters that it has twice, and without those that no one else needs."""
-    needed = "".join(dict.fromkeys(letter for letter in letters if letter in kept))
-    return (letters, value) if needed == letters else (needed, _einsum_one(letters, value, needed, dtype))
-
-
-def _pair(left: str, a: Any, right: str, b: Any, kept: set[str], dtype: np.dtype) -> tuple[str, Any] | None:
-    """The contraction of two terms to the letters in `kept`; None where it is not offered."""
-    result = "".join(letter for letter in dict.fromkeys(left + right) if letter in kept)
-    if not (_is_sparse(a) or _is_sparse(b)):
-        return result, _dense_einsum(f"{left},{right}->{result}", a, b, dtype=dtype)
-    shared = set(left) & set(right)
-    if len(shared) == 1 and not shared & kept:
-        (letter,) = shared
-        return (left + right).replace(letter, ""), _matrices(a, left.index(letter), b, right.index(letter))
-    if not _is_sparse(a) or len(left) < len(right):  # the sparse matrix first
-        left, right, a, b = right, left, b, a
-    if not set(right) <= set(left):
-        return None
-    if len(right) == 2:
-        b = b if right == left else b.T
-    elif right == left[0]:
-        b = b[:, None]
-    return result, _einsum_one(left, _product(a, b), result, dtype)
-
-
-def _einsum_one(letters: str, value: Any, output: str, dtype: np.dtype) -> Any:
-    if letters == output:
-        return value
-    if not _is_sparse(value):
-        return _dense_einsum(f"{letters}->{output}", value, dtype=dtype)
-    i, j = tuple(letters)
-    if i == j:
-        diagonal = reductions.diagonal(value)
-        return diagonal if output else _dense_einsum("i->", diagonal, dtype=dtype)
-    if output == j + i:
-        return value.T
-    return _total(value, {i: 1, j: 0, "": None}[output], dtype)
-
-
-def _dense_einsum(subscripts: str, *operands: Any, dtype: np.dtype) -> Any:
-    with devices.of(operands[0]).use():
-        return devices.of(operands[0]).xp.einsum(subscripts, *operands).astype(dtype, copy=False)
+    operands = tuple(value if hasattr(value, "ndim") else np.asarray(value) for value in operands)
+    np.einsum_path(subscripts, *(np.broadcast_to(0.0, value.shape) for value in operands))  # which checks the subscripts
+    terms, arrow, output = subscripts.replace(" ", "").partition("->")
+    left, _, right = terms.partition(",")
+    shared, rest = set(left) & set(right), "".join(k for k in left + right if not (k in left and k in right))
+    letters = [len(set(term)) for term in (left, right, rest)] == [np.ndim(operands[0]), np.ndim(operands[-1]), len(rest)]
+    if len(operands) == 2 and len(shared) == 1 and letters and "." not in terms:
+        if rest == (output if arrow else "".join(sorted(rest))):
+            (letter,) = shared
+            return tensordot(*operands, ([left.index(letter)], [right.index(letter)]))
+    ours = next(value for value in operands if coercion.is_ours(value))
+    return borrowed.call(ours, np.einsum, subscripts, *operands).astype(np.result_type(*(v.dtype for v in operands)))
 
 
 def inner(a: Any, b: Any) -> Any:
     """``numpy.inner``: the sum over the last axes of both."""
     if any(not _is_sparse(value) and np.ndim(value) == 0 for value in (a, b)):
-        return _product(a, b)
+        return _product(*(value if np.ndim(value) else np.asarray(value)[()] for value in (a, b)))
     return tensordot(a, b, ([-1], [-1]))
 
 

@@ -86,6 +86,16 @@ def binary(ufunc: np.ufunc, left: Any, right: Any, **kwargs: Any) -> Any:
         return _with_sparse(ufunc, array, left, right, kwargs)
 
 
+def masked(array: Any, condition: Any, x: Any, dtype: np.dtype) -> Any:
+    """`x` where `condition` is not 0, else 0, both sparse and of one shape: like `array`, of `dtype`."""
+    target = array._target
+    with target.use():
+        mask, csr = (coercion.as_csr(_operand(value, target)) for value in (condition, x))
+        indptr, indices, is_true, data = target.backend("csr").union(mask, csr, True)
+        data = target.xp.where(is_true != 0, data.astype(dtype, copy=False), dtype.type(0))
+        return array._like(_without_zeros(CSR(indptr, indices, data, csr.shape)))
+
+
 def power(array: Any, exponent: Any, dtype: Any = None) -> Any:
     """``array ** exponent``, entry by entry; the exponent must be above 0.
 

@@ -71,7 +71,7 @@ def getitem(array: Any, key: Any) -> Any:
             return csr.data[place] if place < csr.nnz and csr.indices[place] == cols else csr.data.dtype.type(0)
         if paired:
             row, col = target.xp.broadcast_arrays(*(target.xp.asarray(s, dtype=np.int64) for s in (rows, cols)))
-            value = _values_at(csr, row.ravel(), col.ravel()).reshape(row.shape)
+            value = _values_at(csr, row.flatten(), col.flatten()).reshape(row.shape)
             return array._like(coercion.as_csr(value)) if value.ndim == 2 else value[()]
         if mesh:
             rows, cols = rows.ravel(), cols.ravel()
@@ -201,9 +201,8 @@ def _masked(array: Any, mask: Any) -> Any:
     places = coercion.as_csr(mask)
     if devices.of(places.data) != target:
         raise TypeError(f"a mask must be on the array's device, {target}; got one on {devices.of(places.data)}. Move it first")
-    row = coercion.rows(places)
-    true = target.xp.flatnonzero(places.data)
-    return _values_at(array._canonical_csr(), row[true].astype(np.int64), places.indices[true].astype(np.int64))
+    values, is_true = target.backend("csr").union(array._canonical_csr(), places, False)[2:]
+    return values[is_true]
 
 
 # -------------------------------------------------------------------------------------------------- selections of a CSR
@@ -247,9 +246,8 @@ def _columns(csr: CSR, cols: Any) -> CSR:
         return csr
     if isinstance(cols, int):
         cols = range(cols, cols + 1)
-    if target.kind == "cpu" and getattr(cols, "step", 1) > 0:
-        if (taken := target.backend("taking").columns(csr, _places(cols))) is not None:
-            return _csr_of(*taken[:4])
+    if target.kind == "cpu" and (taken := target.backend("taking").columns(csr, _places(cols))) is not None:
+        return _csr_of(*taken[:4])
     return _column_range(csr, cols, target) if isinstance(cols, range) else _column_places(csr, cols, target)
 
 
@@ -338,21 +336,13 @@ def diagonal(csr: CSR, offset: int) -> Any:
 
 
 def _values_at(csr: CSR, row: Any, col: Any) -> Any:
-    """(n,) the values at n entries, 0 where nothing is stored: one binary search in each row, all rows at once."""
+    """(n,) the values at n entries, 0 where nothing is stored."""
     target = devices.of(csr.data)
     xp = target.xp
-    if not csr.nnz:
+    if not csr.nnz or not row.size:
         return xp.zeros(row.size, csr.data.dtype)
     if target.kind == "cuda":
         place = target.backend("csr").places(csr, *(xp.ascontiguousarray(number, dtype=np.int64) for number in (row, col)))
         return xp.where(place >= 0, csr.data[place], csr.data.dtype.type(0))
-    low, end = csr.indptr[row].astype(np.int64), csr.indptr[row + 1].astype(np.int64)
-    high, last = end, csr.nnz - 1
-    for _ in range(min(csr.nnz, csr.shape[1]).bit_length()):
-        middle = (low + high) // 2
-        open_ = low < high
-        before = open_ & (csr.indices[xp.minimum(middle, last)] < col)
-        low, high = xp.where(before, middle + 1, low), xp.where(open_ & ~before, middle, high)
-    place = xp.minimum(low, last)
-    stored = (low < end) & (csr.indices[place] == col)
-    return xp.where(stored, csr.data[place], csr.data.dtype.type(0))
+    found: np.ndarray = target.backend("taking").values(csr, row, col)
+    return found

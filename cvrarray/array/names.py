@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import rearranging, statistics
+from . import borrowed, rearranging, statistics
 
 _IMMUTABLE = "Arrays of ours are immutable"
 _DENSE = "Use A.todense()"
@@ -94,7 +94,7 @@ class Names:
 
         Parameters
         ----------
-        *shape : (n_rows, n_cols), or both as arguments
+        *shape : (n_rows, n_cols), or all as arguments
             One of them may be -1.
         order : {"C", "F"}
             Row-major or column-major.
@@ -103,14 +103,12 @@ class Names:
 
         Returns
         -------
-        array of this format
+        array of this format, or a ``sparse.COO`` where the shape has not two dimensions
 
         Raises
         ------
         ValueError
             The sizes differ.
-        TypeError
-            The shape has not two dimensions.
 
         Examples
         --------
@@ -171,7 +169,7 @@ class Names:
         >>> float(A.prod()), A.prod(axis=1)
         (0.0, array([6., 0.]))
         """
-        return statistics.prod(self, axis, dtype, out, keepdims)
+        return borrowed.call(self, np.prod, self, axis, dtype, out, keepdims)
 
     def var(self, axis: Any = None, dtype: Any = None, out: Any = None, ddof: float = 0, keepdims: bool = False) -> Any:
         """The variance of all entries, stored or not, or along an axis: dense, as ``numpy.var``.
@@ -242,7 +240,7 @@ class Names:
         >>> float(A.nanmax()), A.nanmax(axis=1)
         (1.0, array([1., 0.]))
         """
-        return statistics.nanmax(self, axis, out, keepdims, explicit=explicit)
+        return statistics.nan_extreme(self, np.nanmax, axis, out, keepdims, explicit)
 
     def nanmin(self, axis: Any = None, out: Any = None, keepdims: bool = False, *, explicit: bool = False) -> Any:
         """:meth:`min` of the entries that are not nan: see :meth:`nanmax`.
@@ -253,7 +251,7 @@ class Names:
         >>> float(A.nanmin()), A.nanmin(axis=1)
         (-3.0, array([ 1., -3.]))
         """
-        return statistics.nanmin(self, axis, out, keepdims, explicit=explicit)
+        return statistics.nan_extreme(self, np.nanmin, axis, out, keepdims, explicit)
 
     # ---------------------------------------------------------------------------------------------------- other formats
 

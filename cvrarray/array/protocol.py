@@ -1,7 +1,7 @@
 """NumPy's protocols as tables: what each ufunc, function and operator does with a sparse array.
 
-Every ufunc of NumPy is in exactly one set. A function that is in no table raises an error that names the remedy;
-nothing becomes dense unless asked by name.
+Every ufunc of NumPy is in exactly one set. A function that is in no table is done by pydata/sparse where that has it
+(:mod:`.borrowed`), else raises an error that names the remedy. Nothing becomes dense unless asked by name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from ..core import extensions
 from ..input import coercion
-from . import contractions, elementwise, indexing, joining, products, rearranging, reductions, selecting, statistics, structure
+from . import borrowed, contractions, elementwise, indexing, joining, products, rearranging, reductions, statistics, structure
 from .indexing import axis_number
 
 # --------------------------------------------------------------------------------------------------------------- ufuncs
@@ -85,7 +85,7 @@ REDUCTIONS: dict[Any, Callable[..., Any]] = {
     np.minimum: reductions.min_,
     np.logical_or: reductions.any_,
     np.logical_and: reductions.all_,
-    np.multiply: statistics.prod,
+    np.multiply: lambda array, **kwargs: np.prod(array, **kwargs),
 }
 
 #: Axes of operands and result that are the usual ones of ``@``, as ``x @= A`` names them
@@ -185,6 +185,7 @@ def operate(ufunc: np.ufunc, left: Any, right: Any) -> Any:
 
 def _dot(a: Any, b: Any, out: Any = None) -> Any:
     if np.ndim(a) == 0 or np.ndim(b) == 0:
+        a, b = (value if np.ndim(value) else np.asarray(value)[()] for value in (a, b))  # whose dtype counts, as in NumPy
         return _into(out, lambda: elementwise.binary(np.multiply, a, b), np.multiply)
     if np.ndim(a) > 2 or np.ndim(b) > 2:  # where the axes of the result come in another order than matmul's
         return _into(out, lambda: contractions.tensordot(a, b, ([-1], [-2 if np.ndim(b) > 1 else -1])), np.dot)
@@ -209,9 +210,18 @@ def _swapaxes(a: Any, axis1: int, axis2: int) -> Any:
 def _take(a: Any, indices: Any, axis: int | None = None) -> Any:
     if axis is None:
         raise TypeError(
-            "take needs axis=0 or axis=1 for a sparse array: entries of the flattened one make no matrix. Call todense()"
+            "axis must be 0 or 1 for a sparse array: entries of the flattened one make no matrix. Call todense() first"
         )
     return indexing.getitem(a, indices if axis_number(axis) == 0 else (slice(None), indices))
+
+
+def _some(a: Any, axis: int | None, choose: Callable[[np.ndarray], np.ndarray]) -> Any:
+    """The rows (``axis=0``) or columns that `choose` makes of the numbers of all of them."""
+    return _take(a, None if axis is None else choose(np.arange(_size(a, axis))), axis)
+
+
+def _on_host(value: Any) -> Any:
+    return value.get() if coercion.package(value) == "cupy" else value
 
 
 def _flip(m: Any, axis: Any = None) -> Any:
@@ -245,9 +255,13 @@ def _dense_like(a: Any, fill_value: Any, dtype: Any, shape: Any) -> Any:
 
 
 def _where(condition: Any, *xy: Any) -> Any:
-    if len(xy) not in (0, 2):
-        raise ValueError("either both or neither of x and y should be given")
-    return selecting.where(condition, *xy) if xy else structure.nonzero(condition)
+    if not xy:
+        return structure.nonzero(condition)
+    ours = next(value for value in (condition, *xy) if coercion.is_ours(value))
+    is_product = len(xy) == 2 and all(coercion.package(value) in coercion.SPARSE_PACKAGES for value in (condition, xy[0]))
+    if is_product and np.ndim(xy[1]) == 0 and xy[1] == 0 and condition.shape == xy[0].shape:
+        return elementwise.masked(ours, condition, xy[0], np.result_type(xy[0].dtype, xy[1]))
+    return borrowed.call(ours, np.where, condition, *xy)
 
 
 def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
@@ -291,9 +305,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.einsum: contractions.einsum,
     np.inner: contractions.inner,
     np.vdot: contractions.vdot,
-    np.outer: rearranging.outer,
-    np.linalg.outer: lambda x1, x2, /: rearranging.outer(x1, x2),
-    np.kron: rearranging.kron,
+    np.linalg.outer: lambda x1, x2, /: np.outer(x1, x2),
     np.linalg.matrix_power: rearranging.matrix_power,
     np.linalg.matmul: lambda x1, x2, /: matmul(x1, x2),
     np.linalg.tensordot: lambda x1, x2, /, *, axes=2: contractions.tensordot(x1, x2, axes),
@@ -305,20 +317,10 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.amax: reductions.max_,
     np.min: reductions.min_,
     np.amin: reductions.min_,
-    np.prod: statistics.prod,
     np.var: statistics.var,
     np.std: statistics.std,
-    np.nansum: statistics.nansum,
-    np.nanprod: statistics.nanprod,
-    np.nanmean: statistics.nanmean,
-    np.nanvar: statistics.nanvar,
-    np.nanstd: statistics.nanstd,
-    np.nanmax: statistics.nanmax,
-    np.nanmin: statistics.nanmin,
     np.argmax: statistics.argmax,
     np.argmin: statistics.argmin,
-    np.nanargmax: statistics.nanargmax,
-    np.nanargmin: statistics.nanargmin,
     np.unique: statistics.unique,
     np.any: reductions.any_,
     np.all: reductions.all_,
@@ -358,17 +360,10 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.ones_like: lambda a, *args, **kwargs: _full_like(a, 1, *args, **kwargs),
     np.reshape: lambda a, /, shape, order="C", *, copy=None: rearranging.reshape(a, shape, order, copy=copy),
     np.squeeze: rearranging.squeeze,
-    np.moveaxis: rearranging.moveaxis,
-    np.rollaxis: rearranging.rollaxis,
-    np.roll: rearranging.roll,
     np.rot90: rearranging.rot90,
-    np.tile: rearranging.tile,
-    np.repeat: rearranging.repeat,
-    np.pad: rearranging.pad,
-    np.broadcast_to: rearranging.broadcast_to,
-    np.diff: rearranging.diff,
-    np.compress: rearranging.compress,
-    np.delete: rearranging.delete,
+    np.compress: lambda condition, a, axis=None: _some(a, axis, lambda all_: np.compress(_on_host(condition), all_)),
+    np.delete: lambda arr, obj, axis=None: _some(arr, axis, lambda all_: np.delete(all_, _on_host(obj))),
+    np.repeat: lambda a, repeats, axis=None: _some(a, axis, lambda all_: np.repeat(all_, _on_host(repeats))),
     np.extract: lambda condition, arr: indexing.getitem(arr, condition),
     np.split: rearranging.split,
     np.array_split: rearranging.array_split,
@@ -438,6 +433,8 @@ def apply_function(array: Any, function: Any, types: Any, args: tuple[Any, ...],
             return getattr(array._target.xp, function.__name__)(*args, **kwargs)
     name = f"numpy.{function.__module__.removeprefix('numpy').lstrip('.')}.{function.__name__}".replace("..", ".")
     rule = FUNCTIONS.get(function)
+    if rule is None and borrowed.offers(function):
+        return borrowed.call(array, function, *args, **kwargs)
     if rule is None:
         remedy = REMEDIES.get(function, "Call todense() or tocsr() first")
         raise TypeError(f"{name} is not offered for {type(array).__name__}. {remedy}")

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..core.tables import CSR
 from ..input import coercion
-from . import reductions
+from . import elementwise, reductions
 
 
 def zeros_like(array: Any, dtype: Any = None, shape: Any = None) -> Any:
@@ -135,27 +135,34 @@ def vector_norm(x: Any, ord: Any = None, axis: int = -1, keepdims: bool = False)
 
 def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> bool:
     """Whether two sparse arrays have the same shape and entries; a stored 0 equals an entry that is not stored."""
-    left, right = coercion.as_csr(_sparse(a1)), coercion.as_csr(_sparse(a2))
-    if left.shape != right.shape:
+    if _sparse(a1).shape != _sparse(a2).shape:
         return False
 
     def equal(xp: Any, a: Any, b: Any) -> Any:
         same = a == b
         return same | (xp.isnan(a) & xp.isnan(b)) if equal_nan else same
 
-    return _compare(left, right, equal)
+    return _compare(a1, a2, equal)
 
 
 def allclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
     """Whether ``abs(a - b) <= atol + rtol * abs(b)`` holds for all entries of two sparse arrays of the same shape."""
-    left, right = coercion.as_csr(_sparse(a)), coercion.as_csr(_sparse(b))
-    if left.shape != right.shape:
-        raise ValueError(f"allclose of sparse arrays needs one shape; got {left.shape} and {right.shape}")
-    return _compare(left, right, lambda xp, a, b: xp.isclose(a, b, rtol=rtol, atol=atol, equal_nan=equal_nan))
+    if _sparse(a).shape != _sparse(b).shape:
+        raise ValueError(f"allclose of sparse arrays needs one shape; got {a.shape} and {b.shape}")
+
+    def close(xp: Any, a: Any, b: Any) -> Any:
+        same = a == b
+        return same if bool(same.all()) else xp.isclose(a, b, rtol=rtol, atol=atol, equal_nan=equal_nan)
+
+    return _compare(a, b, close)
 
 
-def _compare(left: CSR, right: CSR, holds: Any) -> bool:
-    """Whether ``holds(xp, a, b)`` for the values of both at every entry that either stores."""
+def _compare(a: Any, b: Any, holds: Any) -> bool:
+    """Whether ``holds(xp, a, b)`` for the values of both at every entry that either stores, or for those of equal tables."""
+    if elementwise._is_one_structure(a, b):
+        with a._target.use():
+            return bool(holds(a._target.xp, a._plain_values(), b._plain_values()).all())
+    left, right = coercion.as_csr(a), coercion.as_csr(b)
     device = coercion.same_device(left=left.data, right=right.data)
     with device.use():
         same = left.nnz == right.nnz and all(

@@ -29,17 +29,31 @@ def rows(csr: CSR, places: np.ndarray | slice) -> CSR | None:
 
 
 def columns(csr: CSR, places: np.ndarray | slice) -> CSR | None:
-    """The columns at `places`, an array of numbers from 0 or an ascending slice, in their order."""
-    ascends, has_table, most = True, isinstance(places, np.ndarray) or places.step != 1, 1
+    """The columns at `places`, an array of numbers from 0 or a slice, in their order."""
+    has_table, most = isinstance(places, np.ndarray) or places.step != 1, 1
     if has_table and csr.shape[1] > csr.nnz:
         return None
     if isinstance(places, np.ndarray):  # which may name a column many times
         most = int(np.bincount(places, minlength=1).max())
         ascends = bool((places[1:] >= places[:-1]).all())
+    else:
+        ascends = places.step > 0
     if not LEAST <= csr.nnz * max(most, 1) <= MOST:
         return None
     taken = _taken(csr, lambda matrix: matrix[:, places])
     return taken if ascends else canonical.canonical_rows(taken)
+
+
+def reshaped(csr: CSR, shape: tuple[int, int], order: str) -> CSR:
+    """The entries in a matrix of another shape, in the same row-major ("C") or column-major ("F") order."""
+    matrix = _matrix(csr).reshape(shape, order=order).tocsr()
+    return _csr(matrix, csr.data.dtype, matrix.indices.dtype)
+
+
+def values(csr: CSR, row: np.ndarray, col: np.ndarray) -> np.ndarray:
+    """The values at places (row, col), int64 arrays of one shape, 0 where nothing is stored."""
+    found: np.ndarray = np.asarray(_matrix(csr)[row, col])
+    return found.view(csr.data.dtype)
 
 
 def beside(members: list[CSR], dtype: np.dtype, index: np.dtype) -> CSR | None:

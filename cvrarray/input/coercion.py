@@ -148,7 +148,7 @@ def _from_tuple(obj: tuple[Any, ...], shape: Any, dtype: Any, wants: Wants | Non
 
 
 def _without_room(indptr: Any, indices: Any, data: Any) -> tuple[Any, Any]:
-    """`indices` and `data` of a CSR or CSC without what lies behind the last row, for which SciPy's have room."""
+    """`indices` and `data` of a CSR or CSC without what lies behind the last row: other packages' may have room there."""
     if indptr.size and indptr.dtype.kind in "iu" and indices.size == data.size:
         n = int(indptr[-1])
         if 0 <= n < data.size:
@@ -196,7 +196,7 @@ def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int], wan
     Parameters
     ----------
     indptr : (n_rows + 1,) integers, 0 to nnz, never decreasing
-    indices : (nnz,) integers in [0, n_cols)
+    indices : (nnz,) integers in [0, n_cols); as `data` it may be longer, and what lies behind is no part of the matrix
     data : (nnz,) values
     shape : (n_rows, n_cols)
     wants
@@ -213,6 +213,7 @@ def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int], wan
     indptr, indices, data = _as_array(indptr, "indptr"), _as_array(indices, "indices"), _as_array(data, "data")
     device = same_device(indptr=indptr, indices=indices, data=data)
     with device.use():
+        indices, data = _without_room(indptr, indices, data)
         data = _as_values(data)
         indptr, indices = as_integers(indptr, "indptr"), as_integers(indices, "indices")
         wanted = wants(shape, data.size) if wants else NOTHING
@@ -421,12 +422,12 @@ def _from_sparse(matrix: Any, convert: Callable[[Any], CSR]) -> CSR:
 
 def _from_scipy(matrix: Any) -> CSR:
     if matrix.format == "csr":
-        return from_parts(matrix.indptr, *_without_room(matrix.indptr, matrix.indices, matrix.data), matrix.shape)
+        return from_parts(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
     if matrix.format == "coo":  # not its own tocsr(), which sums duplicates in an order of its own
         row, col = _pair(matrix.coords)
         return from_triplets(row, col, matrix.data, matrix.shape)
     if matrix.format == "csc":
-        return from_csc(matrix.indptr, *_without_room(matrix.indptr, matrix.indices, matrix.data), matrix.shape)
+        return from_csc(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
     if matrix.format == "bsr":
         return from_bsr(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
     if matrix.format == "dia":

@@ -1,0 +1,118 @@
+"""NumPy's functions that arrays of ours do not have themselves, done by pydata/sparse.
+
+The function gets ``A.tocoo()`` in the place of each array of ours, in host memory also for an array on a GPU. A result that
+is sparse, has two dimensions, fill value 0 and a dtype of ours becomes an array of ours, of the same class and device. Any
+other result is what pydata/sparse gives: a ``sparse.COO``, or an array of NumPy's.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ..input import coercion
+from . import reductions
+
+#: What reduces axes: its results are dense here, as those of ``A.sum(axis)`` are.
+REDUCES = {np.prod, np.nansum, np.nanprod, np.nanmean, np.nanmax, np.nanmin}
+#: Its results of less than two dimensions are dense here, as those of ``A @ x`` are.
+CONTRACTS = {np.einsum, np.tensordot}
+
+
+def offers(function: Any) -> bool:
+    """Whether pydata/sparse has a function of NumPy's.
+
+    Examples
+    --------
+    >>> from cvrarray.array.borrowed import offers
+    >>> offers(np.roll), offers(np.median)
+    (True, False)
+    """
+    return function.__module__ == "numpy" and _theirs(function) is not None
+
+
+def call(array: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+    """NumPy's `function` by pydata/sparse; the result goes back to the class and device of `array`, one of the arguments.
+
+    Raises
+    ------
+    TypeError
+        pydata/sparse does not take these arguments.
+
+    Examples
+    --------
+    >>> from cvrarray.array import borrowed
+    >>> A = cvrarray.CVRArray([[1.0, 0], [0, 2]])
+    >>> borrowed.call(A, np.roll, A, 1, axis=0).todense()
+    array([[0., 2.],
+           [1., 0.]])
+    """
+    try:
+        args, kwargs = _by_name(function, args, kwargs)
+        out = kwargs.pop("out", None)
+        with np.errstate(all="ignore"):
+            result = _theirs(function)(*map(_sent, args), **{name: _sent(value) for name, value in kwargs.items()})
+    except (TypeError, AttributeError, KeyError, AssertionError, RuntimeError) as error:
+        raise TypeError(
+            f"numpy.{function.__name__} of {type(array).__name__}, by pydata/sparse: {error}. Call todense() first"
+        ) from error
+    if function in REDUCES or (function in CONTRACTS and result.ndim < 2):
+        result = result.todense() if hasattr(result, "todense") else result
+    found = _returned(array, result)
+    if out is not None:
+        reductions._checked_out(array, out, found.shape, found.dtype)[...] = found
+    return found if out is None else out
+
+
+@cache
+def _theirs(function: Any) -> Any:
+    import sparse
+
+    found = getattr(sparse, function.__name__, None)
+    return found if callable(found) else None
+
+
+def _by_name(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with all but the first by name: pydata/sparse has them in another order."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a function in C, as numpy.where
+        return args, kwargs
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    if inspect.Parameter.VAR_POSITIONAL in kinds or not args:
+        return args, kwargs
+    bound = signature.bind(*args, **kwargs).arguments
+    return args[:1], {name: value for name, value in list(bound.items())[1:] if value is not None}
+
+
+def _sent(value: Any) -> Any:
+    """An argument as pydata/sparse takes it, in host memory."""
+    if isinstance(value, (list, tuple)):
+        return type(value)([_sent(part) for part in value])
+    if coercion.is_ours(value):
+        coo = value.tocoo()
+        return coo if coo.data.all() else value.eliminate_zeros().tocoo()  # its unique_counts counts stored zeros apart
+    if coercion.package(value) in ("scipy", "cupyx"):
+        import sparse
+
+        return sparse.COO.from_scipy_sparse(value.get() if hasattr(value, "get") else value)
+    return value.get() if coercion.package(value) == "cupy" else value
+
+
+def _returned(array: Any, result: Any) -> Any:
+    """A result of pydata's as an array of the class and device of `array`, where it can be one."""
+    target = array._target
+    if isinstance(result, (list, tuple)):
+        parts = [_returned(array, part) for part in result]
+        return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
+    if hasattr(result, "fill_value"):
+        is_ours = result.ndim == 2 and result.fill_value == 0 and result.dtype.kind in "biufc"
+        return array._like(coercion.move(coercion.as_csr(result), target)) if is_ours else result
+    if not isinstance(result, (np.ndarray, np.generic)):
+        return result
+    with target.use():
+        result = target.xp.asarray(result)
+    return result if result.ndim or target.kind == "cuda" else result[()]
