@@ -102,7 +102,10 @@ def multiply(left: Any, right: Any) -> torch.Tensor:
 # --------------------------------------------------------------------------------------------------------- the operator
 
 
-_are_transformed = torch._C._are_functorch_transforms_active  # by vmap, torch.func.grad and the like
+# Names of PyTorch's own, which may go in any version, are quicker than the public ways: to use `_Transformed` always, and
+# to make an object of a stream.
+_are_transformed = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)  # by vmap, torch.func.grad and the like
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: torch.cuda.current_stream(index).cuda_stream)
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
 
 
@@ -393,7 +396,7 @@ def _on_stream(tensor: torch.Tensor) -> AbstractContextManager[Any]:
     if index < 0:
         return _NULL
     cuda = devices._cuda_module().cuda
-    stream = torch._C._cuda_getCurrentRawStream(index)
+    stream = _raw_stream(index)
     if cuda.runtime.getDevice() == index and cuda.get_current_stream().ptr == stream:
         return _NULL
     return _on(index, stream)

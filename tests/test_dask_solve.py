@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import queue
@@ -599,6 +600,11 @@ def test_one_device(dtype, device):
     assert cvrarray.dask.power_iteration(A, rtol=1e-2).value == pytest.approx(largest, rel=2e-2)
     with pytest.raises(ValueError, match="A must be positive definite"):
         cvrarray.dask.cg(cvrarray.to_dask(-csr, chunks=500, device=device), b)
+
+
+def test_a_distributed_without_what_the_mesh_uses_is_named():
+    with pytest.raises(RuntimeError, match=r"distributed's Worker\.connection_args, which distributed \d+\.\S+ does not have"):
+        asyncio.run(mesh.prepare("token", SimpleNamespace(address="tcp://a", handlers={})))
 
 
 class OneRank:

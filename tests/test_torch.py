@@ -173,6 +173,14 @@ def test_vectors_with_strides(build, device):
         torch.testing.assert_close(A @ x[:1].expand(23), dense @ x[:1].expand(23))
 
 
+def test_pytorch_without_its_own_test_of_transforms(device, monkeypatch):
+    monkeypatch.setattr(cvrarray.torch, "_are_transformed", lambda: True)
+    A, dense = made(DEFAULTS[0], device)
+    x = random(23, like=dense).requires_grad_()
+    torch.testing.assert_close(A @ x, dense @ x)
+    assert torch.autograd.gradcheck(lambda x: A @ x, x)
+
+
 @BUILD
 def test_function_transforms(build, device):
     A, dense = made(build, device)

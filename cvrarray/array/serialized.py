@@ -1,8 +1,8 @@
 """An array as a header, which JSON can hold, and its tables: what files, stores, messages and pickles consist of.
 
-A pickle has the header as JSON and a buffer for each table, out of band where the protocol allows that. It holds no
-object of NumPy's. Of an array that is still a CSR (:class:`cvrarray.array.format.Pending`) the three arrays of that stand
-for the tables.
+A pickle has the header as JSON and a buffer for each table that is not empty, out of band where the protocol allows
+that. It holds no object of NumPy's. Of an array that is still a CSR (:class:`cvrarray.array.format.Pending`) the three
+arrays of that stand for the tables.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def packed(A: Any, protocol: int) -> tuple[Any, ...]:
         header, arrays = _describe_csr(A, *pending)
     else:
         header, arrays = describe(A.to_device(devices.CPU))
-    tables = [np.ascontiguousarray(table, on_disk(table.dtype)) for table in arrays.values()]
+    # transports may lose empty buffers
+    tables = [np.ascontiguousarray(table, on_disk(table.dtype)) for table in arrays.values() if table.size]
     buffers = [pickle.PickleBuffer(table) if protocol >= 5 else table.tobytes() for table in tables]
     return json.dumps(header | {"device": A._target.kind}).encode(), *buffers
 
@@ -94,7 +95,9 @@ def unpacked(array_class: Any, text: bytes, buffers: Sequence[Any]) -> SparseArr
         from .. import __version__
 
         raise ValueError(f"the pickle has version {header['version']}; cvrarray {__version__} reads up to {VERSION}. Update it")
-    arrays = {name: _table(name, buffer, **of) for (name, of), buffer in zip(header["arrays"].items(), buffers, strict=True)}
+    arrays = {name: np.empty(of["shape"], of["dtype"]) for name, of in header["arrays"].items() if 0 in of["shape"]}
+    sent = [name for name in header["arrays"] if name not in arrays]
+    arrays |= {name: _table(name, buffer, **header["arrays"][name]) for name, buffer in zip(sent, buffers, strict=True)}
     if "keywords" in header:
         csr = CSR(arrays["indptr"], arrays["indices"], arrays["data"], tuple(header["shape"]))
         put_off: SparseArray = array_class._from_pending(csr, header["keywords"])

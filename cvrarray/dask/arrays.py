@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from html import escape
 from typing import Any
 
 import dask.array as da
@@ -75,11 +75,15 @@ class PanelArray(da.Array):  # type: ignore[misc]
         return text[:-1] + stored
 
     def _repr_html_(self) -> str:
-        """Dask's table, in which stored bytes stand for those of dense chunks."""
-        cells = "".join(f"<td> {format_bytes(n)} stored </td>" for n in self._stored or ())
-        row = f"<tr><th> Bytes </th>{cells}</tr>" if cells else ""
-        html: str = super()._repr_html_()
-        return re.sub(r"<tr>\s*<th> Bytes </th>.*?</tr>", row, html, count=1, flags=re.DOTALL)
+        """The text of the repr, the bytes of the largest chunk, and Dask's picture of the chunks."""
+        lines = [escape(repr(self))]
+        if self._stored:
+            lines.append(f"largest chunk: {format_bytes(self._stored[1])} stored")
+        try:
+            picture = self.to_svg(size=120)
+        except NotImplementedError:  # rows of some chunks are not known
+            picture = ""
+        return f"<table><tr><td>{'<br>'.join(lines)}</td><td>{picture}</td></tr></table>"
 
     def _rebuild(self, *args: Any, **keywords: Any) -> PanelArray:
         return self.of(super()._rebuild(*args, **keywords), self._stored)

@@ -68,6 +68,14 @@ async def prepare(token: str, dask_worker: Any) -> None:
             await meeting.arrive(rank, comm)
         return Status.dont_reply
 
+    missing = [name for name in ("handlers", "connection_args") if not hasattr(dask_worker, name)]
+    if missing:
+        import distributed
+
+        raise RuntimeError(
+            f"a solve over a cluster needs distributed's Worker.{missing[0]}, which distributed {distributed.__version__} does"
+            " not have. Install an earlier version of it"
+        )
     dask_worker.handlers[OPERATION] = meet
     _meetings[dask_worker.address, token] = Meeting()
 

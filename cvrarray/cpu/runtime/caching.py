@@ -39,6 +39,8 @@ from numba.core.caching import (
 )
 from numba.core.compiler_lock import global_compiler_lock
 
+from . import pipeline
+
 try:
     import resource
 except ImportError:  # Windows
@@ -67,7 +69,7 @@ def njit(signature: str | None = None, *, cache: bool = False, **options: Any) -
 
 def _cache_of(function: Callable) -> FunctionCache | NullCache:
     try:
-        return Cache(function)
+        return Cache(function) if pipeline.IS_TRIED else NullCache()
     except RuntimeError:  # no folder can be written to
         return NoCache(function)
 
@@ -75,7 +77,7 @@ def _cache_of(function: Callable) -> FunctionCache | NullCache:
 def folder() -> str | None:
     """Where compiled code is saved, in this folder or in ``__pycache__`` of those below it; None where it is not saved."""
     saved = _cache_of(_cache_of)
-    if isinstance(saved, NoCache):
+    if isinstance(saved, NullCache):
         return None
     path = Path(saved.cache_path)
     return str(path.parents[1] if path.name == "__pycache__" else path)

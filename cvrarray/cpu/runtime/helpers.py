@@ -30,13 +30,18 @@ class Compiler(pipeline.Compiler):
 
     def define_pipelines(self) -> list[PassManager]:
         pipelines = super().define_pipelines()
+        if not pipeline.IS_TRIED:
+            return pipelines
         self.state.flags.no_compile = True
         self.state.library = Library(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
         return pipelines
 
     def compile_extra(self, function: Callable) -> CompileResult:
-        """Callers find the function by its entry point, which may be any built-in function: here one that always fails."""
+        """Numba's result, with an entry point, by which callers find the function, though there is no machine code."""
         result = super().compile_extra(function)
+        if not pipeline.IS_TRIED:
+            return result
+        # Numba asks for a built-in function, and for one that no other result has. Nobody calls it.
         result = result._replace(entry_point=[].pop)
         result.target_context.insert_user_function(result.entry_point, result.fndesc, [result.library])
         return result

@@ -125,8 +125,8 @@ class Typing(Context):
 @cache
 def _typing(context: Context) -> Typing:
     """The same types as Numba's `context`."""
-    typing = copy(context)
-    typing.__class__ = Typing
+    typing = Typing.__new__(Typing)  # without __init__, which would register all of Numba's types anew
+    typing.__dict__.update(context.__dict__)
     return typing
 
 
