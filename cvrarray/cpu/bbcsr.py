@@ -80,13 +80,14 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     kernels = _conversion(source.indptr.dtype, csr.indices.dtype, source.data.dtype, block_size)
     if block_size == 1:
         found = _rows_of_bins(csr)
-        bins, bin_low = empty_bins(kernels.bin_places, found, csr.shape, 1, csr.data.dtype, WARP)
+        bins, bin_low = _empty_bins(kernels.bin_places, found, csr.shape, 1, csr.data.dtype, WARP)
         full = True
     else:
         found = _block_rows(source, block_size, kernels.count_blocks)
-        bins, bin_low = empty_bins(kernels.bin_places, found, csr.shape, block_size, csr.data.dtype)
+        bins, bin_low = _empty_bins(kernels.bin_places, found, csr.shape, block_size, csr.data.dtype)
         full = bins.nnz == csr.nnz
-    tables = (bins if full else with_marks(bins))._replace(nnz=csr.nnz)
+    n_slots = 0 if full else bins.col_narrow.size + bins.col_wide.size
+    tables = bins._replace(nnz=csr.nnz, present=memory.empty(n_slots, mask_dtype(block_size)))
     values, past, run = (
         memory.bits(tables.data),
         memory.goes_past_caches(tables.data),
@@ -130,7 +131,7 @@ def _block_rows(places: CSR, block_size: int, count_blocks: Callable) -> BlockRo
     return found
 
 
-def empty_bins(
+def _empty_bins(
     bin_places: Callable, found: BlockRows, shape: tuple[int, int], block_size: int, dtype: np.dtype, height: int = 0
 ) -> tuple[BBCSRTables, np.ndarray]:
     """Tables for the blocks that `found` counts, and the smallest block column of each bin.
@@ -157,12 +158,6 @@ def empty_bins(
         present=np.empty(0, mask_dtype(block_size)),
     )
     return tables, bin_low
-
-
-def with_marks(tables: BBCSRTables) -> BBCSRTables:
-    """The tables of :func:`empty_bins` with an uninitialised ``present``."""
-    n_slots = tables.col_narrow.size + tables.col_wide.size
-    return tables._replace(present=memory.empty(n_slots, mask_dtype(tables.block_size)))
 
 
 def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
