@@ -25,7 +25,7 @@ MARKERS = (
     "each_value(times=1): by default as few cases run as hold each value of each parameter so often; all run all",
     "each_pair: the same for each pair of values of two parameters",
     "extended: runs under --rest only",
-    "small: small conversions, products and solves: for compute-sanitizer (50 times slower), and for a quick look",
+    "small: small conversions, products and solves, for compute-sanitizer (50 times slower)",
 )
 
 
