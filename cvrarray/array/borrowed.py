@@ -62,9 +62,11 @@ def call(array: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
     if function in REDUCES or (function in CONTRACTS and result.ndim < 2):
         result = result.todense() if hasattr(result, "todense") else result
     found = _returned(array, result)
-    if out is not None:
+    if out is None:
+        return found
+    with array._target.use():
         reductions._checked_out(array, out, found.shape, found.dtype)[...] = found
-    return found if out is None else out
+    return out
 
 
 @cache

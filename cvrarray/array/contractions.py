@@ -84,8 +84,14 @@ def einsum(subscripts: str, /, *operands: Any, optimize: Any = False) -> Any:
 def inner(a: Any, b: Any) -> Any:
     """``numpy.inner``: the sum over the last axes of both."""
     if any(not _is_sparse(value) and np.ndim(value) == 0 for value in (a, b)):
-        return _product(*(value if np.ndim(value) else np.asarray(value)[()] for value in (a, b)))
+        return scaled(a, b)
     return tensordot(a, b, ([-1], [-1]))
+
+
+def scaled(a: Any, b: Any) -> Any:
+    """``a * b`` where one is a number, of whose own dtype the result is, as of ``numpy.dot``: a Python float is float64."""
+    a, b = (np.asarray(value)[()] if isinstance(value, (int, float, complex)) else value for value in (a, b))
+    return _product(a, b)
 
 
 def vdot(a: Any, b: Any) -> Any:

@@ -185,8 +185,7 @@ def operate(ufunc: np.ufunc, left: Any, right: Any) -> Any:
 
 def _dot(a: Any, b: Any, out: Any = None) -> Any:
     if np.ndim(a) == 0 or np.ndim(b) == 0:
-        a, b = (value if np.ndim(value) else np.asarray(value)[()] for value in (a, b))  # whose dtype counts, as in NumPy
-        return _into(out, lambda: elementwise.binary(np.multiply, a, b), np.multiply)
+        return _into(out, lambda: contractions.scaled(a, b), np.multiply)
     if np.ndim(a) > 2 or np.ndim(b) > 2:  # where the axes of the result come in another order than matmul's
         return _into(out, lambda: contractions.tensordot(a, b, ([-1], [-2 if np.ndim(b) > 1 else -1])), np.dot)
     return matmul(a, b, out)

@@ -6,6 +6,7 @@ device, and arguments are NumPy's. Over both axes an array is reduced as one row
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -38,7 +39,7 @@ def var(
         warnings.simplefilter("ignore")  # of the means
         means = array._target.xp.asarray(reductions.mean(array, axis, coercion.wide(dtype))).reshape(-1)
         total = squares(array, means, axis)
-        found = (total / np.asarray(max(divisor, 0)).astype(total.dtype)).astype(reductions._real(dtype))
+        found = (total / total.dtype.type(max(divisor, 0))).astype(reductions._real(dtype))
     if divisor <= 0:
         warnings.warn("Degrees of freedom <= 0 for slice", RuntimeWarning, stacklevel=2)
     return reductions._delivered(array, found[0] if axis is None else found, axis, out, keepdims)
@@ -134,23 +135,31 @@ def _root(array: Any, variance: Any, out: Any) -> Any:
 
 
 def _position(array: Any, ufunc: np.ufunc, axis: Any, out: Any, keepdims: bool, explicit: bool) -> Any:
-    both = axis is None
-    axis = None if both else reductions._one_axis(axis)
+    axis = None if axis is None else reductions._one_axis(axis)
     if not reductions._count(array, axis):
         raise ValueError(f"attempt to get arg{ufunc.__name__[:3]} of an empty sequence: no entries along axis {axis}")
     with array._target.use():
         xp = array._target.xp
         csr = (array.T if axis == 0 else array)._canonical_csr()
-        place, values = _first_extremes(csr, getattr(xp, ufunc.__name__), xp, explicit)
-        if both:
-            if explicit:  # rows that store nothing do not count
-                rows = xp.flatnonzero(csr.indptr[1:] > csr.indptr[:-1])
-                rows = rows if rows.size else xp.zeros(1, np.int64)
-            else:
-                rows = xp.arange(values.size)
-            first = rows[(values[rows].argmax if ufunc is np.maximum else values[rows].argmin)()]
-            place = first * array.shape[1] + place[first]
+        if axis is None:
+            place = _first_of_all(csr, getattr(xp, ufunc.__name__), xp, explicit)
+        else:
+            place, _ = _first_extremes(csr, getattr(xp, ufunc.__name__), xp, explicit)
     return reductions._delivered(array, place, axis, out, keepdims)
+
+
+def _first_of_all(csr: CSR, ufunc: Any, xp: Any, explicit: bool) -> Any:
+    """The place of the first extreme of all entries, ``row * n_cols + column``, as int64."""
+    if not csr.nnz:
+        return xp.zeros((), np.int64)[()]
+    first = (csr.data.argmax if ufunc is xp.maximum else csr.data.argmin)()
+    row = xp.searchsorted(csr.indptr, first, side="right").astype(np.int64) - 1
+    place, value, zero = row * csr.shape[1] + csr.indices[first], csr.data[first], xp.zeros((), csr.data.dtype)
+    if explicit or csr.nnz == math.prod(csr.shape) or bool(ufunc(value, zero) != zero):
+        return place
+    gaps = xp.flatnonzero(coercion.rows(csr).astype(np.int64) * csr.shape[1] + csr.indices != xp.arange(csr.nnz))
+    gap = gaps[0] if gaps.size else xp.full((), csr.nnz, np.int64)[()]  # the first place that is not stored
+    return xp.minimum(gap, place) if bool(value == zero) else gap
 
 
 def _first_extremes(csr: CSR, ufunc: Any, xp: Any, explicit: bool) -> tuple[Any, Any]:
