@@ -725,14 +725,20 @@ def test_comparison_as_a_whole(build, device):
 
 @BUILD
 def test_arrays_of_one_structure_are_compared_by_their_tables(build, device, monkeypatch):
-    """What a comparison of canonical CSRs costs is not to be paid for them."""
-    csr = zoo.integers("rows_of_mixed_length", np.float64)
-    A, B, C = build(csr, device), build(csr, device), build(csr * 2, device)
+    """What a comparison of canonical CSRs costs is not to be paid for them, but where tables are larger than CSRs."""
+    dense = np.arange(1.0, 96 * 96 + 1).reshape(96, 96)
+    A, B, C = build(dense, device), build(dense, device), build(dense * 2, device)
     monkeypatch.setattr(type(A), "_canonical_csr", None)
     assert np.array_equal(A, B)
     assert np.allclose(A, B)
     assert not np.array_equal(A, C)
     assert not np.allclose(A, C)
+
+
+def test_arrays_with_padding_keep_the_csrs_that_are_compared():
+    A, B = (cvrarray.BBCSRArray(np.eye(99), block_size=3) for _ in range(2))
+    assert np.array_equal(A, B)
+    assert A._kept.csr.nnz == B._kept.csr.nnz == 99
 
 
 @BUILD
