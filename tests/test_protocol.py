@@ -497,7 +497,7 @@ WORKING = {
     "var axis": lambda m, a: m.var(a, axis=0),
     "std": lambda m, a: m.std(a, axis=1, keepdims=True),
     "nansum": lambda m, a: m.nansum(a, axis=0),
-    "nanprod": lambda m, a: m.nanprod(a),
+    "nanprod": lambda m, a: m.nanprod(a[:4, :4], axis=1),  # more numbers overflow
     "nanmean": lambda m, a: m.nanmean(a, axis=0),
     "nanmax": lambda m, a: m.nanmax(a, axis=1),
     "nanmin": lambda m, a: m.nanmin(a),

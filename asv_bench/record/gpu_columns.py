@@ -62,7 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print and write; 1 if a product of ours was wrong."""
-    device = bench.check(args)
+    names = None if args.peers is None else args.peers.split(",")
+    device = bench.check(argparse.Namespace(**vars(args) | {"peers": None}))  # these have peers of their own
+    known = {*gpu_peers.PEERS, *gpu_peers.MATRIX_PEERS}
+    if unknown := set(names or ()) - known:
+        raise ValueError(f"--peers must name some of {', '.join(sorted(known))}; got {', '.join(sorted(unknown))}")
     if device.kind != "cuda":
         raise ValueError(f"this run needs a GPU, with CuPy; got --device {device}")
     columns = [int(number) for number in args.columns.split(",")]
@@ -73,7 +77,6 @@ def run(args: argparse.Namespace) -> int:
         cases = gpu.select(cases, args.only)
     else:
         cases = {name: cases[name] for name in MATRICES if name in cases}
-    names = None if args.peers is None else args.peers.split(",")
     results, chosen, others = [], gpu.InTime(cases, args.within), OtherLoad()
     with device.use():
         for name, make in chosen:

@@ -18,7 +18,7 @@ from . import reductions
 
 #: What reduces axes: its results are dense here, as those of ``A.sum(axis)`` are.
 REDUCES = {np.prod, np.nansum, np.nanprod, np.nanmean, np.nanmax, np.nanmin}
-#: Its results of less than two dimensions are dense here, as those of ``A @ x`` are.
+#: Its results of less than two dimensions, and those with a dense operand, are dense here, as those of ``A @ x`` are.
 CONTRACTS = {np.einsum, np.tensordot}
 
 
@@ -59,7 +59,7 @@ def call(array: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(
             f"numpy.{function.__name__} of {type(array).__name__}, by pydata/sparse: {error}. Call todense() first"
         ) from error
-    if function in REDUCES or (function in CONTRACTS and result.ndim < 2):
+    if function in REDUCES or (function in CONTRACTS and (result.ndim < 2 or any(map(_is_dense, args)))):
         result = result.todense() if hasattr(result, "todense") else result
     found = _returned(array, result)
     if out is None:
@@ -67,6 +67,10 @@ def call(array: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
     with array._target.use():
         reductions._checked_out(array, out, found.shape, found.dtype)[...] = found
     return out
+
+
+def _is_dense(value: Any) -> bool:
+    return hasattr(value, "__array_interface__") or hasattr(value, "__cuda_array_interface__")
 
 
 @cache

@@ -38,7 +38,7 @@ def _to_line(array):
 
 def begins_at_line(array: np.ndarray) -> bool:
     """Whether a contiguous array begins at a cache line."""
-    return bool(_to_line(array) == 0)
+    return bool(_to_line(bits(array)) == 0)
 
 
 def offsets(sizes: np.ndarray) -> np.ndarray:
