@@ -411,7 +411,7 @@ CORRUPTIONS = [  # (format, field, what is done to it, words of the invariant th
     ("cvr", "rec_ptr", lambda t: _set(t.rec_ptr, -1, 0), "rec_ptr"),
     ("cvr", "rec_wb", lambda t: _set(t.rec_wb, 0, t.shape[0]), "rec_wb"),
     ("cvr", "rec_wb", lambda t: _set(t.rec_wb, 0, -9), "rec_wb"),
-    ("cvr", "rec_wb", lambda t: _set(t.rec_wb, np.argmax(t.rec_wb >= 0), 0), "rec_wb"),
+    ("cvr", "rec_wb", lambda t: _set(t.rec_wb, np.argmax(t.rec_wb >= 0), 0), r"col_narrow\[1\] is"),
     ("cvr", "tail", lambda t: _set(t.tail, (0, 0), t.shape[0]), "tail holds rows"),
     ("cvr", "tail", lambda t: _set(t.tail, (0, 0), -1), "rows: they lie"),
     ("cvr", "tail", lambda t: t.tail[:, :-1], "tail"),

@@ -270,7 +270,7 @@ def test_a_store_and_what_it_says(tmp_path):
 
 FORGED = {
     "number beyond the table": (lambda t: {"data": np.where(t.data == 2, 9, t.data)}, "numbers below 3"),
-    "pad with a number": (lambda t: {"data": np.where(t.data == 0, 1, t.data)}, "padding and holes hold 0"),
+    "pad with a number": (lambda t: {"data": np.where(t.data == 0, 1, t.data)}, "what the conversion makes of the entries"),
     "one value and numbers": (lambda t: {"distinct": t.distinct[1:2]}, "empty where distinct has one value"),
     "infinity first": (lambda t: {"distinct": np.array([np.inf, 1, 2])}, "begins with 0, or with a finite value"),
     "too many": (lambda t: {"distinct": np.arange(257.0)}, "at most 256 values"),

@@ -127,7 +127,7 @@ def compile_for(architecture: str, text: str, file: str, names: tuple[str, ...],
 @pytest.mark.parametrize(("lanes", "held"), [(8, 4), (16, 2), (16, 4)])
 def test_rows_of_x_stay_in_registers(lanes, held):
     """Where some lanes have a vector less: loads under a condition spilled 28 bytes a thread, and waited for each other."""
-    name = f"bbcsr_matmat_rows<double, double, int, uint8, {lanes}, 2, {held}, 1, 8, true, false, uint32, 4>"
+    name = f"bbcsr_matmat_rows<double, double, int, uint8, {lanes}, 2, {held}, 1, 8, true, false, uint32>"
     log = compile_for("sm_90", compiler.source("bbcsr_matmat_rows"), "rows.cu", (name,), ("--ptxas-options=-v",))
     (spilled,) = re.findall(r"(\d+) bytes spill stores", log)
     assert int(spilled) < 16

@@ -98,12 +98,13 @@ def test_broken_csr_is_refused(device, data, n_rows, n_cols, value):
         return
     A = cvrarray.CVRArray.from_csr(*arrays, csr.shape)
     expected = np.zeros(csr.shape)
-    np.add.at(expected, (np.repeat(np.arange(n_rows), np.diff(parts["indptr"])), parts["indices"]), csr.data)
+    n = parts["indptr"][-1]  # behind the last row there may be room
+    np.add.at(expected, (np.repeat(np.arange(n_rows), np.diff(parts["indptr"])), parts["indices"][:n]), csr.data[:n])
     np.testing.assert_array_equal(get(A.todense()), expected)
 
 
 def _is_csr(indptr, indices, nnz, n_cols):
-    in_order = indptr[0] == 0 and indptr[-1] == nnz and (np.diff(indptr) >= 0).all()
+    in_order = indptr[0] == 0 and indptr[-1] <= nnz and (np.diff(indptr) >= 0).all()
     return bool(in_order and ((indices >= 0) & (indices < n_cols)).all())
 
 

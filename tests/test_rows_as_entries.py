@@ -235,8 +235,6 @@ def test_how_many_bytes():
         (16, 4, {"padding": 1.7}, False),
         (16, 4, {"padding": 1.7, "block_size": 2}, True),
         (16, 4, {"mean": 5.0, "most": 7.0, "padding": 1.7}, True),  # short
-        (16, 4, {"mean": 7.0, "most": 7.0, "n_bins": 60_000}, False),  # and many
-        (8, 4, {"mean": 7.0, "most": 7.0, "n_bins": 60_000}, True),
     ],
 )
 def test_which_bins(n_bytes, itemsize, others, expected):
