@@ -136,7 +136,6 @@ def test_others_are_given_up(run, mtx, tmp_path, monkeypatch):
     [
         (["--repeats", "0"], "--repeats must be at least 1"),
         (["--maxiter", "0"], "--maxiter must be at least 1"),
-        (["--precision", "mixed", "--device", "cpu"], "--precision mixed is for a GPU"),
         (["--precision", "mixed", "--method", "gmres"], "--precision mixed is for --method cg"),
         (["--rtol", "-1"], "rtol must be a real number"),
         (["--plot", "x.xyz"], "--plot must name a file"),

@@ -800,6 +800,11 @@ def test_mixed_precision(columns, M, dtype, gpu):
     assert (relative(csr, get(x), b) <= 1.05e-12).all()
 
 
+def test_mixed_precision_on_a_cpu_is_double():
+    A, b = cvrarray.CVRArray(cvrarray.generate.poisson7(6), device="cpu"), np.arange(216.0)
+    assert_same_bits(linalg.cg(A, b, rtol=1e-12, precision="mixed")[0], linalg.cg(A, b, rtol=1e-12)[0])
+
+
 def test_mixed_precision_where_it_pays(gpu):
     """Not where shared memory holds the system: the iterations are those of double precision then."""
     from cvrarray.linalg.mixed import Engine
@@ -1026,7 +1031,6 @@ WRONG = {
     "A": (TypeError, "A must be an array of ours", lambda: linalg.bicgstab(object(), np.ones(3))),
     "precision": (ValueError, "precision must be", lambda: linalg.cg(A3, np.ones(3), precision="half")),
     "mixed operator": (TypeError, "needs a sparse matrix", lambda: linalg.cg(np.eye(3), np.ones(3), precision="mixed")),
-    "mixed on a CPU": (ValueError, "is for a GPU", lambda: linalg.cg(A3.to_device("cpu"), ONES, precision="mixed")),
     "restart": (ValueError, "restart must be", lambda: linalg.gmres(A3, np.ones(3), restart=0)),
     "callback_type": (ValueError, "callback_type must be", lambda: linalg.gmres(A3, np.ones(3), callback_type="y")),
     "out": (ValueError, "out must be contiguous", lambda: linalg.CG(A3).solve(np.ones(3), out=np.ones(3, np.float32))),

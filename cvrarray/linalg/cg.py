@@ -57,8 +57,9 @@ def cg(
     callback : function, optional
         Called as ``callback(x)`` after each iteration.
     precision : {None, "mixed"}
-        ``"mixed"``, on a GPU: iterations in single precision, refined in double precision until the tolerance holds;
-        in double precision where the GPU holds the system in its shared memory, as they are as fast then. A is ours.
+        ``"mixed"``: on a GPU iterations in single precision, refined in double precision until the tolerance holds.
+        All is in double precision on a CPU, and where a GPU holds the system in its shared memory: it is as fast there.
+        A is ours.
 
     Returns
     -------
@@ -171,8 +172,6 @@ class CG:
             raise ValueError(f"precision must be None or 'mixed'; got {precision!r}")
         if precision == "mixed" and not isinstance(A, SparseArray):
             raise TypeError(f"precision='mixed' needs a sparse matrix, which can be cast; got {type(A).__name__}. Use asarray")
-        if precision == "mixed" and A._target.kind == "cpu":
-            raise ValueError("precision='mixed' is for a GPU; got an array in host memory. Leave it out, or use A.to_device")
         if precision == "mixed" and iterations is not None:
             raise ValueError("precision='mixed' refines until a tolerance holds; it excludes iterations")
         operators.check_square(getattr(A, "shape", None) or np.shape(A))
@@ -299,7 +298,8 @@ class CG:
 
     def _made(self, given: Arguments) -> Any:
         system = solving.described(given, check_every=self._check_every, iterations=self._iterations, history=self._history)
-        is_mixed = self._precision == "mixed" and system.dtype not in operators.SINGLE and _pays(system)
+        is_double = system.dtype not in operators.SINGLE
+        is_mixed = self._precision == "mixed" and is_double and system.device.kind == "cuda" and _pays(system)
         return mixed.Engine(system, _make) if is_mixed else _make(system)
 
 
