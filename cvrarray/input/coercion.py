@@ -149,7 +149,8 @@ def _from_tuple(obj: tuple[Any, ...], shape: Any, dtype: Any, wants: Wants | Non
 
 def _without_room(indptr: Any, indices: Any, data: Any) -> tuple[Any, Any]:
     """`indices` and `data` of a CSR or CSC without what lies behind the last row: other packages' may have room there."""
-    if indptr.size and indptr.dtype.kind in "iu" and indices.size == data.size:
+    is_triple = indptr.size and indptr.dtype.kind in "iu" and indices.size == data.size
+    if is_triple and not devices.of(indptr).is_capturing():  # a capture may not look; what comes next refuses it
         n = int(indptr[-1])
         if 0 <= n < data.size:
             return indices[:n], data[:n]
