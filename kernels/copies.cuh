@@ -1,29 +1,7 @@
-// Copies into shared memory, asynchronously: by threads, which wait for their own, and by the device's copy engine, which a
-// barrier there counts: tables of BBCSR's bins. The host calls kernels that need the former from sm_80 on alone, and those
-// that need the latter from sm_90 on.
+// Copies of BBCSR's bins into shared memory by the device's copy engine, which a barrier there counts. The host calls kernels
+// that need it from sm_90 on alone.
 
 __device__ inline unsigned in_shared(const void* place) { return (unsigned)__cvta_generic_to_shared(place); }
-
-// BYTES by this thread: 4, 8 or 16
-template <int BYTES>
-__device__ void copy_by_thread(void* to, const void* from) {
-    static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "what one copy takes");
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(in_shared(to)), "l"(from), "n"(BYTES) : "memory");
-#endif
-}
-__device__ inline void end_group_of_copies() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-// until only the last LEFT groups of this thread's copies are under way
-template <int LEFT>
-__device__ void wait_for_copies() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
-#endif
-}
 
 // for a phase that so many arrivals end, with the bytes that they expect
 __device__ inline void set_up(uint64* barrier, unsigned arrivals) {

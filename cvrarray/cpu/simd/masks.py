@@ -13,17 +13,6 @@ from cvrarray.cpu.simd import llvm
 
 
 @intrinsic
-def at_least(typingctx, array, at, low):
-    """Mask of the elements l where ``array[at + l] >= low``, which the array's dtype must hold."""
-
-    def codegen(context, builder, signature, args):
-        numbers = llvm.load_vector(builder, llvm.pointer(context, builder, array, args[0], args[1]), WARP)
-        return _compared(builder, ">=", numbers, llvm.splat(builder, _fitting(builder, args[2], numbers)))
-
-    return types.uint32(array, types.intp, types.intp), codegen
-
-
-@intrinsic
 def not_below(typingctx, array, at, other):
     """Mask of the elements l where ``array[at + l] >= array[other + l]``."""
 

@@ -19,7 +19,7 @@ WHOLE = Kernel("bicgstab", "bicgstab_whole", VECTORS)
 TURN = Kernel("bicgstab", "bicgstab_turn", EACH_KIND)
 
 #: Words of the struct Stabilised: rho, alpha, omega and beta are complex.
-RHO, SHADOW_NORM, LEAST, BEST = slice(0, 2), 8, 9, 10
+SHADOW_NORM, LEAST, BEST = 8, 9, 10
 
 
 class Launches(Steps):
