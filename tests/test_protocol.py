@@ -547,6 +547,10 @@ def test_functions(build, name, dtype, device):
         with pytest.raises(TypeError, match="CuPy"):
             call(np, A)
         return
+    if dtype == "complex128" and name == "sort":
+        with pytest.raises(TypeError, match="todense"):
+            call(np, A)
+        return
     found = call(np, A)
     if isinstance(expected, (np.dtype, tuple, bool, int)) and not isinstance(expected, tuple):
         assert found == expected

@@ -51,13 +51,16 @@ def call(array: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
            [1., 0.]])
     """
     try:
+        if function in CONTRACTS:  # pydata/sparse compiles these, and Numba has no float16
+            args = tuple(value.astype(np.float32) if getattr(value, "dtype", None) == np.float16 else value for value in args)
         args, kwargs = _by_name(function, args, kwargs)
         out = kwargs.pop("out", None)
         with np.errstate(all="ignore"):
             result = _theirs(function)(*map(_sent, args), **{name: _sent(value) for name, value in kwargs.items()})
-    except (TypeError, AttributeError, KeyError, AssertionError, RuntimeError) as error:
+    except _refusals() as error:  # which is called where there is one
+        words = str(error).partition("\n")[0].rstrip(".")
         raise TypeError(
-            f"numpy.{function.__name__} of {type(array).__name__}, by pydata/sparse: {error}. Call todense() first"
+            f"numpy.{function.__name__} of {type(array).__name__}, by pydata/sparse: {words}. Call todense() first"
         ) from error
     if function in REDUCES or (function in CONTRACTS and (result.ndim < 2 or any(map(_is_dense, args)))):
         result = result.todense() if hasattr(result, "todense") else result
@@ -71,6 +74,13 @@ def call(array: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _is_dense(value: Any) -> bool:
     return hasattr(value, "__array_interface__") or hasattr(value, "__cuda_array_interface__")
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What pydata/sparse raises for arguments that it does not take."""
+    from numba.core.errors import NumbaError
+
+    return TypeError, AttributeError, KeyError, AssertionError, RuntimeError, NumbaError
 
 
 @cache

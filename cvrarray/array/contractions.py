@@ -37,7 +37,8 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
         raise ValueError(f"axes must have equal lengths in a and b; got axes {axes_a} of {a.shape} and {axes_b} of {b.shape}")
     if len(axes_a) == 1:
         return _matrices(a, axes_a[0], b, axes_b[0])
-    return borrowed.call(a if _is_sparse(a) else b, np.tensordot, a, b, (axes_a, axes_b))
+    found = borrowed.call(a if _is_sparse(a) else b, np.tensordot, a, b, (axes_a, axes_b))
+    return found.astype(np.result_type(a.dtype, b.dtype))
 
 
 def _matrices(a: Any, axis_a: int, b: Any, axis_b: int) -> Any:

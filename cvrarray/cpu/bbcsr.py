@@ -220,8 +220,9 @@ def work_of_product(tables: BBCSRTables, x: np.ndarray, y: np.ndarray) -> list[W
 def _args_of_product(tables: BBCSRTables, dtype: np.dtype) -> tuple[Any, ...]:
     """What :func:`_product` takes before x and y."""
     t = _for_kernels(tables, dtype)
-    bytes_of_x = t.block_size * np.dtype(dtype).itemsize
-    scalar = locality.prefers_scalar_loads(t.bin_rowptr, (1, t.block_size), t, bytes_of_x)
+    scalar = np.ones(len(t.col_base), np.uint8)
+    if simd.GATHERS:
+        scalar = locality.prefers_scalar_loads(t.bin_rowptr, (1, t.block_size), t, t.block_size * np.dtype(dtype).itemsize)
     return t, _within(t.block_size), simd.prefetch_level(tables.data), scalar
 
 

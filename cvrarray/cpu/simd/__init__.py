@@ -21,6 +21,7 @@ others consist of.
 from .blocks import BLOCK_SIZES, multiply_add_blocks, multiply_add_blocks_masked
 from .llvm import Few, One
 from .loads import (
+    GATHERS,
     INTO_L1,
     INTO_L2,
     LINE_BYTES,
@@ -74,6 +75,7 @@ __all__ = [
     "BATCH_ROW",
     "BLOCK_SIZES",
     "COMPRESSES",
+    "GATHERS",
     "INTO_L1",
     "INTO_L2",
     "LINE_BYTES",

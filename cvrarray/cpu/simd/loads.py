@@ -15,6 +15,7 @@ from cvrarray.cpu.simd.vector import Vector
 #: Elements that :func:`gather_contiguous` tests together: one odd offset among 32 must not cost the other groups.
 RUN = 8
 LINE_BYTES = 64  #: of a cache line
+GATHERS = llvm.AVX512  #: without it :func:`gather` keeps no more misses in flight than :func:`gather_scalar` does
 L2_BYTES = 1 << 20  #: of a core's second cache, about
 STEPS_AHEAD = 16  #: steps of 32 values from the one that a product is at to the one that it prefetches
 STEPS_AHEAD_IN_BLOCKS = 8  #: the same for blocks of 2 or more and for row triplets, which take less time a value

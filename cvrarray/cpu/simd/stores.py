@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -16,7 +16,7 @@ from cvrarray.cpu.simd.loads import LINE_BYTES
 SINGLE = (0,)  #: for :func:`scratch`: 32 numbers
 BATCH_ROW = (0,) * 4  #: for :func:`scratch`: BATCH numbers
 BATCH = WARP * len(BATCH_ROW)  #: sums that are collected before they are written
-COMPRESSES = binding.get_host_cpu_features().get("avx512f", False)  #: without AVX-512 :func:`compress` is slow
+COMPRESSES = llvm.AVX512  #: without it :func:`compress` is slow
 
 
 @intrinsic
