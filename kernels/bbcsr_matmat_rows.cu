@@ -91,8 +91,10 @@ __device__ void add_nonzeros(const Opened<A>& data, const Vector<Y, V>* x, const
     for (int t = 0; t < N; ++t) {
         const int e = t / G, lane = first + t % G;
         const Y value = data.template widened<Y>(G == 1 ? v[e] : shuffle(v[e], lane, FULL, G));
-        // of padding v is 0, but where all values are one
-        sum.add_product(ALL || !__is_empty(LookedUp<A>) || stored[e] >> lane & 1 ? value : Y{}, of_x[t]);
+        if (ALL)
+            sum.add_product(value, of_x[t]);
+        else  // adding 0 would make +0 of -0
+            sum.add_product_unless(!(stored[e] >> lane & 1), value, of_x[t]);
     }
 }
 

@@ -37,8 +37,10 @@ __device__ void add_products(const unsigned (&c)[N], const Stored<A>* slot, cons
         for (int w = 0; w < W; ++w) of_x[t].vector[w] = cached(row + w * (STRIDE / V));
     }
 #pragma unroll
-    for (int t = 0; t < N; ++t)
-        sum.add_product(PADS && c[t] == PADDING<C> ? Y{} : values.template decoded<Y>(slot[t * WARP]), of_x[t]);
+    for (int t = 0; t < N; ++t) {
+        const bool is_pad = PADS && c[t] == PADDING<C>;  // adding 0 would make +0 of -0
+        sum.add_product_unless(is_pad, is_pad ? Y{} : values.template decoded<Y>(slot[t * WARP]), of_x[t]);
+    }
 }
 template <int N, class C, class A, class Y, int V, int W, int STRIDE>
 __device__ void add_steps(const C* col, const Stored<A>* slot, const Opened<A>& values, const char* x, unsigned row_bytes,

@@ -21,7 +21,7 @@ from . import distinct, plan, uneven_rows
 from .bbcsr_lengths import Lengths
 from .bbcsr_tables import SHAPES, as_struct, n_slots, slot_bytes
 from .compiler import STORED, Coded, Kernel, allowed, constant
-from .launches import Struct, argument, blocks, matrix_grid, matrix_width, scaling, struct, vector_width
+from .launches import MOST_IN_Y, Struct, argument, blocks, matrix_grid, matrix_width, scaling, struct, vector_width
 from .properties import attribute, has_copy_engine, processors
 from .streams import PerStream
 from .uneven_rows import BLOCK, Pieces, Schedule
@@ -408,10 +408,13 @@ def _room() -> int:
 def walks(asked: Asked) -> bool:
     """Whether thread blocks walk over neighbouring rows, so that these find rows of X in L1."""
     (t, lengths, dtype, _, _), stored = asked, asked.stored
-    if dtype not in (np.float32, np.float64) or dtype != (stored.dtype if isinstance(stored, Coded) else stored):
+    if not t.nnz or dtype not in (np.float32, np.float64) or dtype != (stored.dtype if isinstance(stored, Coded) else stored):
         return False
     n, n_bytes = asked.n_vectors, asked.load
     if t.block_size > 1 or n_bytes < LOAD or (n != WALK_LAYOUTS[0][0] and n % (2 * WALK_LAYOUTS[0][0])):
+        return False
+    lanes, vectors, _ = WALK_LAYOUTS[n > WALK_LAYOUTS[0][0]]
+    if n // (lanes * vectors) > MOST_IN_Y:  # the kernel counts tiles by the grid's y alone
         return False
     return HELD * lengths.most * WARP * copied_bytes(t) <= _room() and can_be_copied(t)
 

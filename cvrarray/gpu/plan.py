@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from cupy.cuda.memory import OutOfMemoryError
 from ..core.arrays import Run
 from ..core.remembered import Remembered
 from ..core.timing import by_turns
+from .captures import aside
 
 #: The product at which candidates are timed. Timing takes as long as some 10 products for each: a tenth of what was spent.
 MEASURED_AT = 256
@@ -50,11 +51,12 @@ def fastest(candidates: Sequence[Candidate], table: cupy.ndarray, key: Hashable)
     run: Run = ways[first]()  # type: ignore[assignment]  # the first one always fits
     known = _FASTEST.known(table, key, None)
     if known in others:
-        with suppress(OutOfMemoryError):  # then the first one stays
+        is_capturing = cupy.cuda.get_current_stream().is_capturing()
+        with suppress(OutOfMemoryError), aside() if is_capturing else nullcontext():  # else the first one stays
             run = ways[known]() or run
     if not others or known is not None or os.environ.get("CVRARRAY_MEASURE") == "0":
         return run
-    n_left = MEASURED_AT
+    plain, n_left = run, MEASURED_AT  # graphs that hold the first way need its memory as long as this product lives
 
     def counting(x, y, alpha, beta):
         nonlocal run, n_left
@@ -63,8 +65,9 @@ def fastest(candidates: Sequence[Candidate], table: cupy.ndarray, key: Hashable)
             if not n_left and cupy.cuda.get_current_stream().is_capturing():  # to time is to wait for the device
                 n_left = 1
             elif not n_left:
-                name, run = _measured(ways, run, x, y)
-                _FASTEST.of(table, key, lambda: name)
+                name, run = _measured(ways, plain, x, y)
+                if name is not None:
+                    _FASTEST.of(table, key, lambda: name)
         run(x, y, alpha, beta)
 
     if hasattr(run, "renew"):
@@ -91,24 +94,22 @@ def _asked_for(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
     return found or candidates
 
 
-def _measured(ways: dict[str, Callable[[], Run | None]], plain: Run, x: Any, y: Any) -> tuple[str, Run]:
-    """The fastest of `ways`, whose first is `plain`, after a call of each that does not count; `y` stays."""
+def _measured(ways: dict[str, Callable[[], Run | None]], plain: Run, x: Any, y: Any) -> tuple[str | None, Run]:
+    """The fastest of `ways`, whose first is `plain`, after a call of each that does not count; `y` stays. No name, and `plain`,
+    where memory ends meanwhile.
+    """
     first, *others = ways
-    runs = {first: plain}
-    with suppress(OutOfMemoryError):  # then those that fit are compared
+    with suppress(OutOfMemoryError):
+        runs = {first: plain} | {name: run for name in others if (run := ways[name]()) is not None}
         out = cupy.empty_like(y)
-        for name in others:
-            if (run := ways[name]()) is not None:
-                runs[name] = run
-    if len(runs) == 1:
-        return first, plain
-    calls = [partial(run, x, out, y.dtype.type(1), y.dtype.type(0)) for run in runs.values()]
-    for call in calls:
-        call()
-    times = dict(zip(runs, by_turns([partial(_milliseconds, call) for call in calls], SAMPLES), strict=True))
-    best = min(times, key=times.__getitem__)
-    name = best if times[best] < WORTH_IT * times[first] else first
-    return name, runs[name]
+        calls = [partial(run, x, out, y.dtype.type(1), y.dtype.type(0)) for run in runs.values()]
+        for call in calls:
+            call()
+        times = dict(zip(runs, by_turns([partial(_milliseconds, call) for call in calls], SAMPLES), strict=True))
+        best = min(times, key=times.__getitem__)
+        name = best if times[best] < WORTH_IT * times[first] else first
+        return name, runs[name]
+    return None, plain
 
 
 def _milliseconds(call: Callable[[], None]) -> float:

@@ -21,6 +21,7 @@ import cupy
 import numpy as np
 
 from ..core.arrays import Run
+from ..core.remembered import Remembered
 from ..core.tables import WARP, CVRTables
 from . import distinct, left_in_l2
 from .compiler import PRODUCTS, ROWS_OF_X, STORED, Kernel, allowed
@@ -38,6 +39,9 @@ KERNELS_OWN = 1 << 10  # bytes of shared memory that the kernel needs beside x
 LEAST_SHARE = 0.25  # of the gathers that popular columns must serve
 LEAST_SLOTS = 1 << 22  # smaller matrices do not make up for the time that filling shared memory takes
 MOST_COLUMNS = 1 << 27  # each has a counter while popular ones are looked for
+
+#: By the table of a structure, and how many columns have room.
+_POPULAR = Remembered()
 
 MATVEC_SHARED = Kernel(
     "cvr_matvec",
@@ -123,7 +127,7 @@ def product(t: CVRTables, dtype: np.dtype, struct_of: Callable[[CVRTables], Stru
         return lambda x, y, alpha, beta: launch(chunks, x, x, n_cols, y, alpha, beta)
 
     room = max(0, most - L1_SHARE) // dtype.itemsize
-    found = columns(t, room) if room else None
+    found = _POPULAR.of(t.step_ptr, room, lambda: columns(t, room)) if room else None
     if found is None:
         return None
     chunks, scratch = struct_of(t._replace(col_wide=found.packed)), Scratch()

@@ -5,8 +5,8 @@ late. A batch is one launch: of a CUDA graph of products and of the kernels in `
 does all of it (:mod:`.persistent`). Iterations that come after the end leave everything as it is.
 
 Passes over vectors in an iteration with a diagonal preconditioner, beside the product's own two: in a graph 8 to 10 in
-one kernel, whose blocks wait for each other's sums (:mod:`.advance`), or 12 in three, where that cannot be. Of several
-columns with BBCSR 7 to 8: the product adds up ``p * q``. In one kernel of all, 8, most of them in shared memory.
+one kernel, whose blocks wait for each other's sums (:mod:`.advance`), or 12 in three, where that cannot be; in one
+kernel of all, 8, most of them in shared memory.
 """
 
 from __future__ import annotations
