@@ -82,8 +82,7 @@ gpu-test:
 	@mkdir -p docs/gpu-report
 	$(PYTHON) -m pytest --require-gpu --gpu-report=docs/gpu-report/tests.json $(GPU_WORKERS) $(GPU_PYTEST_ARGS)
 
-# CuPy's own kernels are left out: its scan behind nonzero() trips racecheck, which watches fewer cases, as it takes twice as
-# long and most of what they differ in is numbers.
+# CuPy's own kernels are left out: its scan behind nonzero() trips racecheck.
 gpu-sanitize: gpu-memcheck gpu-racecheck
 gpu-memcheck gpu-racecheck: gpu-%:
 	@mkdir -p docs/gpu-report

@@ -2,8 +2,8 @@
 
 Assembles a 3-D elasticity system with scikit-fem (3 x 3 blocks) and a Graph500 graph, reads the files named, converts
 each to both formats, checks A @ x against double precision, and times it beside what you have without us: SciPy,
-pydata/sparse and, where sparse_dot_mkl is installed, MKL on a CPU; CuPy on a GPU. 'cvrarray bench --help' explains the
-columns.
+pydata/sparse and, where sparse_dot_mkl is installed, MKL on a CPU; CuPy and, where it is installed, PyTorch on a GPU.
+'cvrarray bench --help' explains the columns.
 """
 
 from __future__ import annotations

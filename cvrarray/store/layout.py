@@ -140,7 +140,8 @@ def read_root(path: str) -> Root:
             raise ValueError(
                 f"has version {version} of the store; cvrarray {__version__} reads versions up to {VERSION}. Update cvrarray"
             )
-        root = Root(**{name: unsealed(found)[name] for name in Root._fields})
+        content = unsealed(found, "The file is damaged: remove the folder of the store, and write all of it again")
+        root = Root(**{name: content[name] for name in Root._fields})
         _check_root(root)
         return root
 
@@ -444,11 +445,11 @@ def sealed(attributes: dict[str, Any]) -> dict[str, Any]:
     return {**attributes, "crc32": _crc(attributes)}
 
 
-def unsealed(attributes: dict[str, Any]) -> dict[str, Any]:
-    """What was sealed; ValueError where it has changed since."""
+def unsealed(attributes: dict[str, Any], remedy: str = _REMEDY) -> dict[str, Any]:
+    """What was sealed; a ValueError with the `remedy` where it has changed since."""
     content = {name: value for name, value in attributes.items() if name != "crc32"}
     if attributes.get("crc32") != _crc(content):
-        raise ValueError(f"does not match its checksum. {_REMEDY}")
+        raise ValueError(f"does not match its checksum. {remedy}")
     return content
 
 

@@ -14,6 +14,7 @@ import errno
 import json
 import os
 import platform
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -46,10 +47,11 @@ class WriterLock:
 
     def __enter__(self) -> WriterLock:
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        if os.path.lexists(self._file) and (self._file.is_symlink() or not self._file.is_file()):
-            raise FileExistsError(
-                errno.EEXIST, "must be the lock of a store of cvrarray; it is something else. Move it away", str(self._file)
-            )
+        with suppress(FileNotFoundError):  # another writer may remove it at any time
+            if not stat.S_ISREG(os.lstat(self._file).st_mode):
+                raise FileExistsError(
+                    errno.EEXIST, "must be the lock of a store of cvrarray; it is something else. Move it away", str(self._file)
+                )
         try:
             self._lock.acquire()
             with suppress(OSError):  # it only serves others' messages

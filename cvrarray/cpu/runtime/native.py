@@ -175,7 +175,8 @@ def _require_convention() -> None:
         slots = packed(args)
         compiled(_call_probe, 0, 0)(_pointer(result), slots.ctypes.data)
     if out.tolist() != [3, 4, 5, 6, 2, 3, 24, 5]:
+        first, last = (".".join(map(str, version)) for version in TRIED)
         raise RuntimeError(
-            f"cg on a CPU needs a Numba whose compiled functions take arguments as those of {TRIED[0]} to {TRIED[1]} do; numba"
+            f"cg on a CPU needs a Numba whose compiled functions take arguments as those of {first} to {last} do; numba"
             f" {numba.__version__} does not. Install one of these, or use scipy.sparse.linalg.cg"
         )
