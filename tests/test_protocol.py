@@ -1125,3 +1125,20 @@ def test_device_argument_of_numpy_must_name_one(device):
     for call in (np.zeros_like, np.empty_like, lambda A, **kwargs: np.full_like(A, 0, **kwargs)):
         with pytest.raises(ValueError, match="device must be 'cpu', 'cuda' or 'cuda:N'; got 'tpu'"):
             call(A, device="tpu")
+
+
+def test_what_pydata_sparse_has_otherwise(device):
+    """Arguments and results of NumPy's that pydata/sparse does not have, or has with another meaning."""
+    dense = np.array([[1.0, 0, 2], [0, -3, 0]], np.float32)
+    A, none = cvrarray.CVRArray(dense, device=device), cvrarray.CVRArray(np.zeros((0, 3)), device=device)
+    np.testing.assert_array_equal(get(dense_of(np.sort(A, axis=None))), np.sort(dense, axis=None))
+    assert np.sort(none, axis=0).shape == (0, 3)
+    np.testing.assert_array_equal(get(dense_of(np.pad(A, 1, constant_values=0))), np.pad(dense, 1))
+    assert np.nanmean(A, axis=0).dtype == np.float32
+    for function in (np.nanmax, np.nanmin):
+        with pytest.raises(ValueError, match="zero-size"):
+            function(none, axis=0)
+    with pytest.raises(ValueError, match=r"todense\(\)"):
+        np.sort(A, stable=True)
+    with pytest.raises(ValueError, match="shape"):
+        np.std(A, axis=0, out=put(np.zeros((5, 3), np.float32), device))

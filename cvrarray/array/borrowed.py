@@ -39,7 +39,7 @@ def call(array: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
 
     Raises
     ------
-    TypeError
+    TypeError, ValueError
         pydata/sparse does not take these arguments.
 
     Examples
@@ -51,17 +51,27 @@ def call(array: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
            [1., 0.]])
     """
     try:
+        args, kwargs = _by_name(function, args, kwargs)
+        out, axis = kwargs.pop("out", None), kwargs.get("axis", -1)
+        if function in (np.nanmax, np.nanmin) and not reductions._count(array, reductions._axis(kwargs.get("axis"))):
+            raise ValueError("zero-size array to reduction operation which has no identity")
+        if function is np.sort and axis is not None and not array.size:
+            return array
         if function in CONTRACTS:  # pydata/sparse compiles these, and Numba has no float16
             args = tuple(value.astype(np.float32) if getattr(value, "dtype", None) == np.float16 else value for value in args)
-        args, kwargs = _by_name(function, args, kwargs)
-        out = kwargs.pop("out", None)
+        if function is np.sort and axis is None:  # pydata/sparse has no such axis
+            args, kwargs = (array.tocoo().reshape(-1),), kwargs | {"axis": -1}
         with np.errstate(all="ignore"):
             result = _theirs(function)(*map(_sent, args), **{name: _sent(value) for name, value in kwargs.items()})
     except _refusals() as error:  # which is called where there is one
         words = str(error).partition("\n")[0].rstrip(".")
-        raise TypeError(
-            f"numpy.{function.__name__} of {type(array).__name__}, by pydata/sparse: {words}. Call todense() first"
-        ) from error
+        kind = (
+            ValueError if isinstance(error, ValueError) and "fill value" not in words else TypeError
+        )  # which dense results are
+        name = f"numpy.{function.__name__} of {type(array).__name__}"
+        raise kind(f"{name}, by pydata/sparse: {words}. Call todense() first") from error
+    if function is np.nanmean:  # pydata/sparse divides by 64-bit counts
+        result = result.astype(kwargs.get("dtype") or np.zeros(1, array.dtype).mean().dtype)
     if function in REDUCES or (function in CONTRACTS and (result.ndim < 2 or any(map(_is_dense, args)))):
         result = result.todense() if hasattr(result, "todense") else result
     found = _returned(array, result)
@@ -80,7 +90,7 @@ def _refusals() -> tuple[type[Exception], ...]:
     """What pydata/sparse raises for arguments that it does not take."""
     from numba.core.errors import NumbaError
 
-    return TypeError, AttributeError, KeyError, AssertionError, RuntimeError, NumbaError
+    return TypeError, ValueError, AttributeError, KeyError, AssertionError, RuntimeError, NumbaError
 
 
 @cache
@@ -100,8 +110,14 @@ def _by_name(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
     kinds = {parameter.kind for parameter in signature.parameters.values()}
     if inspect.Parameter.VAR_POSITIONAL in kinds or not args:
         return args, kwargs
-    bound = signature.bind(*args, **kwargs).arguments
-    return args[:1], {name: value for name, value in list(bound.items())[1:] if value is not None}
+    named: dict[str, Any] = {}
+    for name, value in list(signature.bind(*args, **kwargs).arguments.items())[1:]:
+        parameter = signature.parameters[name]
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            named |= value
+        elif value is not None or parameter.default is not None:
+            named[name] = value
+    return args[:1], named
 
 
 def _sent(value: Any) -> Any:

@@ -125,10 +125,7 @@ def _lengths(array: Any, axis: int | None) -> Any:
 def _root(array: Any, variance: Any, out: Any) -> Any:
     with array._target.use():
         root = array._target.xp.sqrt(variance)
-        if out is None:
-            return root
-        out[...] = root
-        return out
+    return reductions._delivered(array, root, None, out, keepdims=False)
 
 
 # ---------------------------------------------------------------------------------------------------- extremes
