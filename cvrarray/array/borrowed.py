@@ -51,14 +51,14 @@ def call(array: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
            [1., 0.]])
     """
     try:
+        if function in CONTRACTS:  # pydata/sparse compiles these, and Numba has no float16
+            args = tuple(value.astype(np.float32) if getattr(value, "dtype", None) == np.float16 else value for value in args)
         args, kwargs = _by_name(function, args, kwargs)
         out, axis = kwargs.pop("out", None), kwargs.get("axis", -1)
         if function in (np.nanmax, np.nanmin) and not reductions._count(array, reductions._axis(kwargs.get("axis"))):
             raise ValueError("zero-size array to reduction operation which has no identity")
         if function is np.sort and axis is not None and not array.size:
             return array
-        if function in CONTRACTS:  # pydata/sparse compiles these, and Numba has no float16
-            args = tuple(value.astype(np.float32) if getattr(value, "dtype", None) == np.float16 else value for value in args)
         if function is np.sort and axis is None:  # pydata/sparse has no such axis
             args, kwargs = (array.tocoo().reshape(-1),), kwargs | {"axis": -1}
         with np.errstate(all="ignore"):
