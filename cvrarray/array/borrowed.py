@@ -65,9 +65,8 @@ def call(array: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
             result = _theirs(function)(*map(_sent, args), **{name: _sent(value) for name, value in kwargs.items()})
     except _refusals() as error:  # which is called where there is one
         words = str(error).partition("\n")[0].rstrip(".")
-        kind = (
-            ValueError if isinstance(error, ValueError) and "fill value" not in words else TypeError
-        )  # which dense results are
+        is_value = isinstance(error, ValueError) and "fill value" not in words  # what would be dense is a TypeError
+        kind = ValueError if is_value else TypeError
         name = f"numpy.{function.__name__} of {type(array).__name__}"
         raise kind(f"{name}, by pydata/sparse: {words}. Call todense() first") from error
     if function is np.nanmean:  # pydata/sparse divides by 64-bit counts
