@@ -28,7 +28,6 @@ import operator
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -252,8 +251,7 @@ def select(cases: dict[str, Any], only: str | None) -> dict[str, Any]:
 
 def settled(call: clocks.Call) -> Any:
     """What a product gives once its kernels have been compared, and it goes the way that it will go from then on."""
-    device = devices.default()
-    with nullcontext() if device.kind == "cpu" else device.backend("plan").at_once():
+    with devices.default().comparing():
         call()
     return call()
 

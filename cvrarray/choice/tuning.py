@@ -15,7 +15,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -252,7 +252,7 @@ def _compare(best: SparseArray, challenger: SparseArray, x: Any, sample: Sample,
 
 def _settle(call: Callable[[], Any], array: SparseArray) -> None:
     target = array._target
-    with nullcontext() if target.kind == "cpu" else target.backend("plan").at_once():  # a product's kernels are compared first
+    with target.comparing():
         for _ in range(SETTLED[target.kind]):
             call()
 

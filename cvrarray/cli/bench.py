@@ -28,7 +28,6 @@ import statistics
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -218,7 +217,7 @@ def measure_case(
     with device.use(), warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         x = device.xp.asarray(x_host)
         arrays, left_out = build(csr, names, device, columns)
-        with nullcontext() if device.kind == "cpu" else device.backend("plan").at_once():
+        with device.comparing():
             for array in arrays.values():
                 array @ x  # whose kernels are compared first, as in a sequence of products
         entries = []

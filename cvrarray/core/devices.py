@@ -62,6 +62,10 @@ class Device(NamedTuple):
             a_high, b_high = a_low + a.nbytes, b_low + b.nbytes
         return bool(a.size and b.size and a_low < b_high and b_low < a_high)
 
+    def comparing(self) -> AbstractContextManager[Any]:
+        """Where a product compares its kernels at its next call, if it ever does: a GPU's do after many calls."""
+        return _STAY if self.kind == "cpu" else self.backend("plan").at_once()
+
     def aside(self) -> AbstractContextManager[Any]:
         """Where what a product must wait for is prepared, also while a GPU's current stream is captured."""
         return _STAY if self.kind == "cpu" else self.backend("captures").aside()

@@ -25,6 +25,7 @@ from ..core.remembered import Remembered
 from ..core.tables import WARP, CVRTables
 from . import distinct, left_in_l2
 from .compiler import PRODUCTS, ROWS_OF_X, STORED, Kernel, allowed
+from .cvr_tables import n_slots
 from .launches import ACCUMULATE, PLAIN, SCALE, Struct, blocks, struct, update
 from .properties import attribute, processors
 from .streams import Scratch
@@ -73,7 +74,7 @@ class Columns(NamedTuple):
 
 def is_large(t: CVRTables) -> bool:
     """Whether a product may make up for the time that filling shared memory takes."""
-    return t.rec_mask.size * t.n_lanes >= LEAST_SLOTS and t.shape[1] <= MOST_COLUMNS
+    return n_slots(t) >= LEAST_SLOTS and t.shape[1] <= MOST_COLUMNS
 
 
 def columns(tables: CVRTables, room: int) -> Columns | None:
@@ -84,8 +85,7 @@ def columns(tables: CVRTables, room: int) -> Columns | None:
     t, (_, n_cols) = tables, tables.shape
     index, n_chunks = t.tail.dtype, t.carry_row.size
     m = struct(t.step_ptr, t.col_base, t.col_ptr, t.col_narrow, t.col_wide, n_chunks, t.n_lanes)
-    n_slots = t.rec_mask.size * t.n_lanes
-    every = max(1, n_slots // SAMPLE)
+    every = max(1, n_slots(t) // SAMPLE)
     hits = cupy.zeros(n_cols, np.uint32)
     COUNT_COLUMNS(index)(blocks(-(-n_chunks // every) * WARP, BLOCK), (BLOCK,), (m, np.int64(every), hits))
     popular = cupy.flatnonzero(hits > cupy.sort(hits)[max(0, n_cols - room - 1)]).astype(index)
@@ -93,7 +93,7 @@ def columns(tables: CVRTables, room: int) -> Columns | None:
         return None
     place = cupy.zeros(n_cols, index)
     place[popular] = cupy.arange(1, popular.size + 1, dtype=index)
-    packed = cupy.empty(n_slots, index)
+    packed = cupy.empty(n_slots(t), index)
     PACK_COLUMNS(index)(blocks(n_chunks * WARP, BLOCK), (BLOCK,), (m, place, packed))
     return Columns(packed, popular)
 
