@@ -16,12 +16,12 @@ from . import (
     bbcsr_rows,
     distinct,
     left_in_l2,
+    plan,
     prefix,
     rows_as_entries,
     short_rows,
 )
 from .bbcsr_lengths import Lengths
-from .bbcsr_reads import reads_alike, reads_apart
 from .bbcsr_tables import BLOCK, as_struct, is_wide, mean_blocks, n_slots, threads
 from .captures import synchronize
 from .compiler import LONG_ROWS_OF_X, ROWS_OF_X, STORED, Kernel
@@ -35,14 +35,26 @@ THREADS_OF_RUNS = 256  # that share a bin of long rows
 TILE_WIDTH = 16  # entries of a row that a conversion reads at a time, in blocks of 1: 16 or 32
 #: Rows with more than LONG entries are long. Their columns may be far apart (:func:`is_far`).
 LONG = 40
-#: Where all warps read the same parts of x (:func:`.bbcsr_reads.reads_alike`): each warp that shares a row has FEWEST of its
-#: entries at least, and sharing makes no more than ALIKE_WARPS a multiprocessor. Where there are more, x is SMALL_X bytes or
-#: not: entries in flight then.
-FEWEST, ALIKE_WARPS, SMALL_X = 4, 48, 1 << 19
-ONE_WAVE = 48  #: warps that a multiprocessor holds whose loads are all under way at once (:func:`loads_at_once`)
-#: Where the rows of a bin read other sectors of x each (:func:`.bbcsr_reads.reads_apart`), neighbouring bins mostly need some
-#: of these too. So as many bins as possible are on one multiprocessor, in blocks of so many threads.
+#: Threads of a block whose multiprocessor has as many neighbouring bins as possible: they mostly need the same sectors of x.
 THREADS_NEAR = 512
+
+
+class Layout(NamedTuple):
+    """How warps multiply by bins of single columns. No bit of a row that one warp has depends on it."""
+
+    in_flight: int = 0  #: entries of a row in wide bins that are loaded together; 0: as many as :func:`unroll` says
+    at_once: bool = False  #: a warp waits once for a round's loads, which takes registers: fewer warps are on a multiprocessor
+    near: bool = False  #: neighbouring bins are on one multiprocessor
+
+
+#: The candidates of ``A @ x``, by name. With fewer entries in flight warps read a smaller part of x at a time: L1 may hold it.
+LAYOUTS = {
+    "bins": Layout(),
+    "bins, at once": Layout(at_once=True),
+    "bins, near": Layout(near=True),
+    "bins, few": Layout(4, True, True),
+    "bins, fewer": Layout(2, True, True),
+}
 
 
 def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
@@ -117,8 +129,8 @@ MATVEC = Kernel(
         for dtypes in [*STORED, *ROWS_OF_X, *LONG_ROWS_OF_X]
         for how in (
             ("int32", 1, 0, 1, False, BLOCK, left_in_l2.ALL, True),
-            ("int32", 1, 4, 16, False, THREADS_NEAR, left_in_l2.ALL, True),
-            ("int32", 1, 2, 1, False, THREADS_NEAR, left_in_l2.NONE, False),
+            ("int32", 1, 0, 16, False, THREADS_NEAR, left_in_l2.ENDS, False),
+            ("int32", 1, 2, 1, False, THREADS_NEAR, left_in_l2.ALL, True),
             ("int32", 3, 0, 2, False, BLOCK, left_in_l2.ENDS, False),
             ("int32", 6, 0, 1, True, BLOCK, left_in_l2.ALL, False),
             ("int64", 7, 0, 4, True, BLOCK, left_in_l2.ENDS, False),
@@ -235,16 +247,35 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
 
     `x` and `y` are contiguous and `dtype`, the product's, as are the scalars.
     """
-    t, size, n_bins = tables, tables.block_size, tables.col_base.size
-    even = short_rows.product(t, dtype, partial(slots_by_rows, t)) if size == 1 else None
+    t = tables
+    even = short_rows.product(t, dtype, partial(slots_by_rows, t)) if t.block_size == 1 else None
     if even is not None:
         return even
-    bins, (sharers, in_flight, near) = as_struct(t), schedule(t, dtype.itemsize)
+    ways = [plan.Candidate(name, partial(_product, t, dtype, layout)) for name, layout in layouts(t, dtype).items()]
+    return plan.fastest(ways, t.bin_rowptr, ("A @ x", dtype))
+
+
+def layouts(t: BBCSRTables, dtype: np.dtype) -> dict[str, Layout]:
+    """The candidates. Warps that share a row take its entries by as many as are in flight, so that number is one then."""
+    if t.block_size > 1 or not t.nnz:
+        return {"bins": Layout()}
+    has_few = is_wide(t) and _sharers(t, dtype.itemsize) == 1
+    return {
+        name: layout
+        for name, layout in LAYOUTS.items()
+        if (has_few or not layout.in_flight) and (dtype.itemsize <= 8 or not layout.at_once)
+    }
+
+
+def _product(t: BBCSRTables, dtype: np.dtype, layout: Layout) -> Run:
+    """:func:`product` by this layout."""
+    bins, n_bins, size, sharers = as_struct(t), t.col_base.size, t.block_size, _sharers(t, dtype.itemsize)
+    in_flight, at_once, near = layout
     n_threads = THREADS_NEAR if near else threads(sharers)
     n_kept = n_bins if in_flight else left_in_l2.kept_at_ends(t, n_bins)
     multiply = MATVEC(
         distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, in_flight, sharers, t.present is not None, n_threads,
-        left_in_l2.kept(n_kept, n_bins), loads_at_once(t, dtype.itemsize, sharers, in_flight),
+        left_in_l2.kept(n_kept, n_bins), at_once,
     )  # fmt: skip
     n_blocks = -(-n_bins * sharers * WARP // n_threads)
     grid = in_columns(n_blocks) if near else (max(1, n_blocks),)
@@ -252,53 +283,14 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
     return lambda x, y, alpha, beta: multiply(grid, (n_threads,), (bins, x, y, *scaling(alpha, beta), next(turns), ends))
 
 
-class Schedule(NamedTuple):
-    """How a product is shared."""
-
-    sharers: int  # warps of a bin
-    in_flight: int  # entries of wide bins, 0: as many as :func:`unroll` says
-    near: bool  # neighbouring bins on one multiprocessor
-
-
-def schedule(t: BBCSRTables, itemsize: int) -> Schedule:
-    """How a product is shared whose dtype has this size.
-
-    Where all warps read the same parts of `x` (:func:`reads_alike`), what a multiprocessor's warps read at a time is the
-    larger the more warps there are, and the more each has in flight. It should stay in L1: so both are few then. Else
-    bins are shared by :mod:`cvrarray.core.sharing`.
-    """
-    n_bins = t.col_base.size
-    n_processors = processors()
-    if reads_alike(t):
-        most = min(ALIKE_WARPS * n_processors / n_bins, mean_blocks(t) // FEWEST)
-        sharers = max(sharers for sharers in sharing.SHARERS if sharers == 1 or sharers <= most)
-        is_crowded = sharers * n_bins > ALIKE_WARPS * n_processors
-        in_flight = (3 if t.shape[1] * itemsize <= SMALL_X else 2) if is_crowded else 4
-    else:
-        sharers, in_flight = _sharers(t, itemsize, n_processors), 0
-    return Schedule(sharers, in_flight, near=t.block_size == 1 and reads_apart(t, itemsize))
-
-
-def _sharers(t: BBCSRTables, itemsize: int, n_processors: int) -> int:
-    """By the model of waits."""
+def _sharers(t: BBCSRTables, itemsize: int) -> int:
+    """Warps that share a bin, by the model of waits: of the structure and the device alone."""
     n_bins, size = t.col_base.size, t.block_size
     if not 0 < n_bins <= sharing.MOST_BINS:
         return 1
     lengths = Lengths(t)
     bins = sharing.Bins(n_bins, float(lengths.bins.mean()), float(lengths.most), size, itemsize, is_wide(t))
-    return sharing.least(bins, n_processors).sharers
-
-
-def loads_at_once(t: BBCSRTables, itemsize: int, sharers: int, in_flight: int) -> bool:
-    """Should a warp of single columns have all loads of a round under way at once?
-
-    That takes registers, so that fewer warps are on a multiprocessor: better where they read alike (`in_flight`). Else all
-    of them must be under way at once. Wide bins, and 8 bytes, of which fewer are loaded at a time, wait once without.
-    """
-    if in_flight:
-        return itemsize <= 8
-    is_one_wave = sharers * t.col_base.size <= ONE_WAVE * processors()
-    return t.block_size == 1 and itemsize <= 4 and is_one_wave and not is_wide(t)
+    return sharing.least(bins, processors()).sharers
 
 
 def is_far(t: BBCSRTables) -> bool:
