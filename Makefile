@@ -13,6 +13,7 @@
 # make bench-columns              the same of A @ X with 1 to 256 columns; writes docs/benchmarks/gpu-columns.*
 #                                 (BENCH_ARGS=--transposed: of A.T @ X; writes docs/benchmarks/gpu-columns-transposed.*;
 #                                 BENCH_ARGS='--families 1000': with matrices that nothing was fitted to; gpu-columns-unseen.*)
+# make ablate                     what each candidate of gpu/plan.py buys on unseen matrices; writes docs/benchmarks/ablation.*
 # make record-gpu WITHIN=1800     all of these and bench-solve, within so many seconds, on an idle machine with a GPU; and what
 #                                 the docs take from them
 # make bench-ops                  sums, slices, files, A.T @ x ... beside SciPy on a CPU, with one thread and all; writes
@@ -54,7 +55,7 @@ DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>
 CUDA := $(if $(DRIVER),$(shell if [ $(DRIVER) -ge 580 ]; then echo cuda13; elif [ $(DRIVER) -ge 525 ]; then echo cuda12; fi))
 comma := ,
 
-.PHONY: demo house test test-rest test-all peer-suites works kill-test gpu-test gpu-sanitize gpu-memcheck gpu-racecheck bench bench-gpu bench-unseen bench-columns record-gpu bench-ops bench-few bench-solve bench-asv bench-check fuzz docs docs-check wheel-check lint format clean
+.PHONY: demo house test test-rest test-all peer-suites works kill-test gpu-test gpu-sanitize gpu-memcheck gpu-racecheck bench bench-gpu bench-unseen bench-columns ablate record-gpu bench-ops bench-few bench-solve bench-asv bench-check fuzz docs docs-check wheel-check lint format clean
 
 demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
 	$(BIN)/cvrarray demo $(FILES)
@@ -110,6 +111,9 @@ bench-unseen:
 
 bench-columns:
 	$(PYTHON) -m asv_bench.record.gpu_columns --report docs/benchmarks $(BENCH_ARGS)
+
+ablate:
+	$(PYTHON) -m asv_bench.record.ablate --report docs/benchmarks $(BENCH_ARGS)
 
 # Each has a share of the seconds, within which it begins its last matrix; solves take two minutes.
 WITHIN ?= 1800

@@ -386,38 +386,17 @@ def test_new_values(loop, k, gpu):
     assert error(2 * new, solve(engine, b, 1e-10)[0], b) < 1e-9
 
 
-@pytest.mark.parametrize("make", [BBCSRArray, CVRArray])
-def test_the_faster_loop_is_measured(make, monkeypatch, gpu):
-    from cvrarray.linalg.gpu import cg
+def test_the_structure_chooses_the_loop(monkeypatch, gpu):
+    """The loops add in other orders, so no measurement may choose: engines of all threads give the same bits."""
+    from cvrarray.linalg.gpu import cg, persistent
 
     S, b = definite(250, "float64"), right_side(250, "float64")
-    measure, times = cg.Engine._milliseconds, []
-
-    def measured(engine, iterate):
-        times.append(measure(engine, iterate))
-        return times[-1]
-
-    monkeypatch.setattr(cg.Engine, "_milliseconds", measured)
-    monkeypatch.setattr(cg, "MEASURED_FROM", 0)
-    engine = engine_for(make(S, device=gpu), preconditioner("jacobi", S, "float64"))
-    assert len(times) == 3  # the kernel's, of two lengths, and the graph's
-    assert min(times) > 0
-    x, outcome = solve(engine, b, 1e-10)
-    assert outcome.reasons == [solution.CONVERGED]
-    assert error(S, x, b) < 1e-9
-
-
-@pytest.mark.parametrize("make", [BBCSRArray, CVRArray])
-def test_engines_of_a_structure_take_the_same_loop(make, monkeypatch, gpu):
-    """Which is faster is measured once: those of other threads, which are made later, would give other bits."""
-    from cvrarray.linalg.gpu import cg
-
-    answers = iter([False, True, True])
-    monkeypatch.setattr(cg, "MEASURED_FROM", 0)
-    monkeypatch.setattr(cg.Engine, "_is_faster", lambda *of: next(answers))
-    A = make(definite(250, "float64"), device=gpu)
-    loops = [type(engine_for(matrix)._loop) for matrix in (A, A, A.with_values(2 * A.data))]
-    assert loops == [cg.Batches] * 3
+    for most, of_cvr in ((cg.MOST_CHUNKED, persistent.Persistent), (0, cg.Batches)):
+        monkeypatch.setattr(cg, "MOST_CHUNKED", most)
+        for make, expected in ((BBCSRArray, persistent.Persistent), (CVRArray, of_cvr)):
+            engine = engine_for(make(S, device=gpu), preconditioner("jacobi", S, "float64"))
+            assert isinstance(engine._loop, expected)
+            assert error(S, solve(engine, b, 1e-10)[0], b) < 1e-9
 
 
 def test_operators_without_a_matrix(gpu):

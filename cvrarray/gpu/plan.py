@@ -27,10 +27,17 @@ MEASURED_AT = 256
 SAMPLES, CALLS = 3, 3  # measurements, and calls in each: several in a row, so that the host's time does not count
 WORTH_IT = 0.97  # of the first candidate's time, which another one may take at most
 
-#: By the table of a structure: the name of its fastest candidate.
+#: By the table of a structure: what was :class:`Measured`.
 _FASTEST = Remembered()
-#: Whether this thread's products measure at once: see :func:`at_once`.
+#: ``measured`` is a list where this thread's products measure at once: see :func:`at_once`.
 _SETTINGS = threading.local()
+
+
+class Measured(NamedTuple):
+    """What came of a measurement."""
+
+    fastest: str  #: the candidate that stays
+    milliseconds: dict[str, float]  #: by candidate; the first one first
 
 
 class Candidate(NamedTuple):
@@ -50,10 +57,10 @@ def fastest(candidates: Sequence[Candidate], table: cupy.ndarray, key: Hashable)
     first, *others = ways
     run: Run = ways[first]()  # type: ignore[assignment]  # the first one always fits
     known = _FASTEST.known(table, key, None)
-    if known in others:
+    if known is not None and known.fastest in others:
         is_capturing = cupy.cuda.get_current_stream().is_capturing()
         with suppress(OutOfMemoryError), aside() if is_capturing else nullcontext():  # else the first one stays
-            run = ways[known]() or run
+            run = ways[known.fastest]() or run
     if not others or known is not None or os.environ.get("CVRARRAY_MEASURE") == "0":
         return run
     plain, n_left = run, MEASURED_AT  # graphs that hold the first way need its memory as long as this product lives
@@ -61,13 +68,16 @@ def fastest(candidates: Sequence[Candidate], table: cupy.ndarray, key: Hashable)
     def counting(x, y, alpha, beta):
         nonlocal run, n_left
         if n_left:
-            n_left = 0 if getattr(_SETTINGS, "at_once", False) else n_left - 1
+            at_once = getattr(_SETTINGS, "measured", None)
+            n_left = n_left - 1 if at_once is None else 0
             if not n_left and cupy.cuda.get_current_stream().is_capturing():  # to time is to wait for the device
                 n_left = 1
             elif not n_left:
-                name, run = _measured(ways, plain, x, y)
-                if name is not None:
-                    _FASTEST.of(table, key, lambda: name)
+                measured, run = _measure(ways, plain, x, y)
+                if measured is not None:
+                    _FASTEST.of(table, key, lambda: measured)
+                    if at_once is not None:
+                        at_once.append(measured)
         run(x, y, alpha, beta)
 
     if hasattr(run, "renew"):
@@ -76,14 +86,14 @@ def fastest(candidates: Sequence[Candidate], table: cupy.ndarray, key: Hashable)
 
 
 @contextmanager
-def at_once() -> Iterator[None]:
-    """Products of this thread that have not been measured are, at their next call."""
-    before = getattr(_SETTINGS, "at_once", False)
-    _SETTINGS.at_once = True
+def at_once() -> Iterator[list[Measured]]:
+    """Products of this thread that have not been measured are, at their next call, and what came of it is listed."""
+    before = getattr(_SETTINGS, "measured", None)
+    _SETTINGS.measured = found = []
     try:
-        yield
+        yield found
     finally:
-        _SETTINGS.at_once = before
+        _SETTINGS.measured = before
 
 
 def _asked_for(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
@@ -94,8 +104,8 @@ def _asked_for(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
     return found or candidates
 
 
-def _measured(ways: dict[str, Callable[[], Run | None]], plain: Run, x: Any, y: Any) -> tuple[str | None, Run]:
-    """The fastest of `ways`, whose first is `plain`, after a call of each that does not count; `y` stays. No name, and `plain`,
+def _measure(ways: dict[str, Callable[[], Run | None]], plain: Run, x: Any, y: Any) -> tuple[Measured | None, Run]:
+    """The fastest of `ways`, whose first is `plain`, after a call of each that does not count; `y` stays. None, and `plain`,
     where memory ends meanwhile.
     """
     first, *others = ways
@@ -108,7 +118,7 @@ def _measured(ways: dict[str, Callable[[], Run | None]], plain: Run, x: Any, y: 
         times = dict(zip(runs, by_turns([partial(_milliseconds, call) for call in calls], SAMPLES), strict=True))
         best = min(times, key=times.__getitem__)
         name = best if times[best] < WORTH_IT * times[first] else first
-        return name, runs[name]
+        return Measured(name, times), runs[name]
     return None, plain
 
 
