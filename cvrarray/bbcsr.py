@@ -402,13 +402,16 @@ class BBCSRArray(FormatArray):
         tables, vectors, column = stats.table_bytes[name] / 1e6, sum(stats.shape) * entry / 1e6, 4 - 2 * stats.narrow_columns
         n_bins, blocks, _ = _bins(name, stats, size)
         is_wide = size == 1 and stats.narrow_columns < 0.5
-        rounds = sharing.least(sharing.Bins(n_bins, blocks, stats.row_max / size, size, entry, is_wide)).rounds
+        rounds = sharing.least(
+            sharing.Bins(n_bins, blocks, stats.row_max / size, size, entry, is_wide), stats.gpu.processors
+        ).rounds
+        memory, gathers = stats.gpu.slower_memory, stats.gpu.slower_gathers
         alone = costs.own_us - costs.ramp * math.expm1(-(tables + vectors) / RAMP_MB)
-        alone += (costs.tables + costs.cold * stats.fits_l2) * tables + costs.vectors * vectors
-        alone += (costs.sectors * sectors + costs.lines * lines) * millions
+        alone += ((costs.tables + costs.cold * stats.fits_l2) * tables + costs.vectors * vectors) * memory
+        alone += (costs.sectors * sectors + costs.lines * lines) * millions * gathers
         alone += costs.holes * (stats.block_fill[size] > 1)
         streamed = min(tables, millions * (item + column)) if size == 1 else tables
-        return float(alone + math.hypot(costs.streamed * streamed, costs.round * rounds))
+        return float(alone + math.hypot(costs.streamed * streamed * memory, costs.round * rounds))
 
     @classmethod
     def _microseconds_of_matrix(cls, name: str, stats: Any, device: str, of_vector: float, columns: int) -> float:

@@ -427,7 +427,8 @@ class CVRArray(FormatArray):
         n_rows, millions = stats.shape[0] - stats.empty_rows, stats.nnz / 1e6
         slots, mean = lanes.slots_of_products(stats.nnz, n_rows, item, stats.row_max), max(1.0, stats.nnz / max(1, n_rows))
         costs, shared, (sectors, lines) = VECTOR_COSTS[slots], VECTOR_COSTS_SHARED, stats.gathered(item)
-        time = shared.empty * (stats.empty_rows > 0) + shared.cold * stats.fits_l2 * n_bytes / 1e6
+        memory, gathers = stats.gpu.slower_memory, stats.gpu.slower_gathers
+        time = shared.empty * (stats.empty_rows > 0) + shared.cold * stats.fits_l2 * n_bytes * memory / 1e6
         if lanes.has_long_rows(stats.shape[0], stats.nnz):
             costs = VECTOR_COSTS_OF_LONG_ROWS
         elif lanes.may_have_lanes(stats.nnz, n_rows) and short_rows.suit(stats.shape[0], stats.nnz, stats.row_max):
@@ -436,15 +437,15 @@ class CVRArray(FormatArray):
             n_bytes *= lanes.slots_a_nonzero(slots, mean, stats.row_max)
             time += shared.cut * lanes.are_cut(slots, stats.row_max)
         else:  # a chunk's rows: as few as WARP need their sectors, LIKE_LINES times as many about their lines
-            time += LONGER_ENTRIES * (item - stats.dtype.itemsize) * stats.loads * millions
+            time += LONGER_ENTRIES * (item - stats.dtype.itemsize) * stats.loads * millions * gathers
             if stats.nnz >= SHARED_FROM:
                 sectors, lines = stats.gathered(item, found=0.0)
             share = min(1.0, max(0.0, math.log(STEPS / mean) / math.log(LIKE_LINES)))
             sectors = sectors ** (1 - share) * lines**share
         spread = math.log(max(1.0, stats.row_max / mean))
         time += costs.own_us + costs.length * math.log(mean)
-        time += (costs.nonzeros + costs.longest * spread + costs.sectors * sectors) * millions
-        return float(time + (costs.tables * n_bytes + costs.vectors * sum(stats.shape) * item) / 1e6)
+        time += ((costs.nonzeros + costs.longest * spread) * memory + costs.sectors * sectors * gathers) * millions
+        return float(time + (costs.tables * n_bytes + costs.vectors * sum(stats.shape) * item) * memory / 1e6)
 
     @classmethod
     def _for_columns(cls, csr: CSR, columns: int) -> dict[str, Any]:

@@ -860,3 +860,9 @@ def test_warmup_refuses(run, arguments, message):
     code, _, err = run("warmup", *arguments)
     assert code == 2
     assert message in err
+
+
+def test_info_describes_the_device(run, device):
+    facts = json.loads(run("info", "--device", "--json")[1])
+    assert facts["device"] == ("cpu" if devices.default().kind == "cpu" else str(devices.default()))
+    assert len(facts) == (2 if facts["device"] == "cpu" else 6)

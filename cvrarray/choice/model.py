@@ -17,7 +17,8 @@ from ..array import encoding
 from ..array.blocks import expanded
 from ..array.format import Sample
 from ..bbcsr import BLOCK_SIZES
-from ..core import devices, fitted
+from ..core import devices
+from ..core.profile import FITTED, FOUND_IN_L1, Profile
 from ..core.tables import CSR, WARP, WINDOW, Blocks, Wanted
 from ..formats import FORMATS, of_variant
 from ..input import coercion
@@ -63,6 +64,8 @@ class Statistics(NamedTuple):
         Share of the nonzeros whose columns fit 16 bits, in bins of 32 rows.
     sectors, lines : float
         Different groups of 8, and of 64, neighbouring columns in bins of 32 rows, over their nonzeros.
+    gpu : Profile
+        What the predicted times take of the GPU: that of the matrix, else the current one, else the H200 of the constants.
 
     Examples
     --------
@@ -89,10 +92,11 @@ class Statistics(NamedTuple):
     narrow_columns: float = 1.0
     sectors: float = 0.0
     lines: float = 0.0
+    gpu: Profile = FITTED
 
     @property
     def fits_l2(self) -> bool:
-        """bool: whether a CSR, x and y fit an H200's L2 cache, where a product finds what the last one has left of them.
+        """bool: whether a CSR, x and y fit the GPU's L2 cache, where a product finds what the last one has left of them.
 
         Examples
         --------
@@ -100,7 +104,7 @@ class Statistics(NamedTuple):
         >>> cvrarray.statistics(scipy.sparse.eye(1000)).fits_l2
         True
         """
-        return floor_bytes(self.shape, self.nnz, self.dtype.itemsize) < fitted.L2_BYTES
+        return floor_bytes(self.shape, self.nnz, self.dtype.itemsize) < self.gpu.l2_bytes
 
     @property
     def loads(self) -> float:
@@ -125,7 +129,7 @@ class Statistics(NamedTuple):
         doublings = math.log2(entry / 4)
         return float(min(1.0, self.sectors * (self.sectors / self.lines) ** (doublings / 3)))
 
-    def gathered(self, entry: int, found: float = fitted.FOUND_IN_L1) -> tuple[float, float]:
+    def gathered(self, entry: int, found: float = FOUND_IN_L1) -> tuple[float, float]:
         """Different 32 bytes, and groups of 64 columns, that bins of 32 rows need of an x with entries of so many bytes, over
         nonzeros. Where a multiprocessor's L1 holds x, each counts once for each of them, and what is `found` there in part.
 
@@ -136,9 +140,9 @@ class Statistics(NamedTuple):
         (0.125, 0.03125)
         """
         n_bytes, needed = self.shape[1] * entry, (self._loads(entry), self.lines)
-        if n_bytes > fitted.L1_BYTES or not self.nnz:
+        if n_bytes > self.gpu.l1_bytes or not self.nnz:
             return needed
-        once = (fitted.PROCESSORS / self.nnz * n for n in (n_bytes / 32, self.shape[1] / 64))
+        once = (self.gpu.processors / self.nnz * n for n in (n_bytes / 32, self.shape[1] / 64))
         sectors, lines = (min(n, n_once + found * max(0.0, n - n_once)) for n, n_once in zip(needed, once, strict=True))
         return sectors, lines
 
@@ -214,6 +218,7 @@ def looked_at(csr: CSR, exact: bool) -> tuple[Statistics, CSR]:
         narrow_columns=_narrow(windows),
         sectors=windows.sectors / max(1, windows.nnz),
         lines=windows.lines / max(1, windows.nnz),
+        gpu=(device if device.kind == "cuda" else devices.default()).profile(),
     )
     return found, csr
 
@@ -250,6 +255,7 @@ def statistics_of_blocks(blocks: Blocks, dtype: np.dtype) -> Statistics:
         blocks.shape, nnz, dtype, empty, shortest, mean, math.nan, longest, math.nan, fill, tables, True,
         narrow_columns=_narrow(windows),
         sectors=windows.sectors / max(1, windows.nnz), lines=windows.lines / max(1, windows.nnz),
+        gpu=devices.default().profile(),
     )  # fmt: skip
 
 

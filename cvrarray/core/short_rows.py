@@ -40,4 +40,6 @@ def suit(n_rows: int, nnz: int, longest: int) -> bool:
 def microseconds(stats: Any, entry: int) -> float:
     """Of a product with entries of so many bytes, by the model, where rows suit; `stats` are the matrix's Statistics."""
     n_bytes = n_slots(stats.shape[0], stats.row_max) * (stats.dtype.itemsize + 4)
-    return float(COSTS.own_us + (COSTS.slots * n_bytes + COSTS.sectors * stats.gathered(entry)[0] * stats.nnz) / 1e6)
+    memory, gathers = stats.gpu.slower_memory, stats.gpu.slower_gathers
+    sectors = COSTS.sectors * gathers * stats.gathered(entry)[0] * stats.nnz
+    return float(COSTS.own_us + (COSTS.slots * memory * n_bytes + sectors) / 1e6)
