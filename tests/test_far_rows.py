@@ -33,43 +33,49 @@ def uneven(n_rows, n_cols, least):
     return csr
 
 
+FEW, OTHERS = ["bins, few", "bins, fewer"], ["bins, at once", "bins", "bins, near"]
+
+
 @pytest.mark.small
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int8"])
 @pytest.mark.parametrize(
-    ("matrix", "is_shared", "n_wide"),
+    ("matrix", "is_shared", "expected"),
     [
-        (anywhere(333, 100_000, 67), True, 0),
-        (uneven(333, 100_000, 66), False, 2),
-        (anywhere(5_000, 60_000, 70), True, 0),  # narrow bins
-        (zoo.floats("rows_of_mixed_length", np.float64), True, 0),
-        (scipy.sparse.csr_array((100, 200_000)), False, 0),
+        (anywhere(333, 100_000, 67), True, FEW[:1]),
+        (anywhere(333, 100_000, 67), False, FEW + OTHERS),
+        (uneven(333, 100_000, 0), True, OTHERS),  # half is padding
+        (anywhere(900, 200_000, 8), True, OTHERS),  # short rows
+        (anywhere(5_000, 60_000, 70), True, OTHERS),  # narrow bins
+        (zoo.floats("rows_of_mixed_length", np.float64), True, OTHERS),
+        (scipy.sparse.csr_array((100, 200_000)), True, ["bins"]),
     ],
-    ids=["shared", "wide", "narrow", "mixed", "without entries"],
+    ids=["shared", "wide", "padded", "short", "narrow", "mixed", "without entries"],
 )
-def test_candidates_give_the_same_bits(matrix, is_shared, n_wide, dtype, gpu, monkeypatch):
+def test_candidates_give_the_same_bits(matrix, is_shared, expected, dtype, gpu, monkeypatch):
     """Every layout of ``A @ x``; each also starts with the last rows, every second time."""
     from cvrarray.core import sharing
     from cvrarray.gpu import bbcsr
 
     if not is_shared:
         monkeypatch.setattr(sharing, "MOST_BINS", 0)
-
-    dtype, csr = np.dtype(dtype), (matrix if dtype != "int8" else matrix * 9).astype(dtype)
+    dtype = np.dtype(dtype)
+    csr = (matrix * 9).astype(dtype) if dtype == "int8" else matrix.astype(dtype)
     t = cvrarray.BBCSRArray(csr, block_size=1, device=gpu)._tables
+    layouts = bbcsr.layouts(t, dtype)
+    assert list(layouts) == [name for name in expected if name != "bins, at once" or dtype.itemsize <= 8]
     x = np.random.default_rng(5).integers(-8, 9, csr.shape[1]).astype(dtype)
-    found = {}
-    for name, layout in bbcsr.layouts(t, dtype).items():
+    found = []
+    for layout in layouts.values():
         run = bbcsr._product(t, dtype, layout)
-        for turn in range(2):
-            found[name, turn] = put(np.full(csr.shape[0], 77, dtype), gpu)
-            run(put(x, gpu), found[name, turn], dtype.type(1), dtype.type(0))
-    first = get(found["bins", 0])
-    for name, y in found.items():
-        assert get(y).tobytes() == first.tobytes(), name
-    at_once = csr.nnz and dtype.itemsize <= 8
-    assert len(found) == 2 * (1 + at_once + bool(csr.nnz) + (n_wide if at_once else 0))
-    error = np.abs(first - (csr.astype("complex128") @ x).astype(dtype))
-    assert np.all(error <= 70 * (0 if dtype == "int8" else np.finfo(dtype).eps) * (abs(matrix) @ np.abs(x).astype(float)))
+        for _ in range(2):
+            found.append(put(np.full(csr.shape[0], 77, dtype), gpu))
+            run(put(x, gpu), found[-1], dtype.type(1), dtype.type(0))
+    first = get(found[0])
+    assert {get(y).tobytes() for y in found} == {first.tobytes()}
+    eps = 0 if dtype == "int8" else np.finfo(dtype).eps
+    wide = np.result_type(dtype, np.int8 if dtype == "int8" else np.float64)
+    error = np.abs(first - (csr.astype(wide) @ x.astype(wide)))
+    assert np.all(error <= 70 * eps * (abs(matrix) @ np.abs(x).astype(float)))
 
 
 def test_the_first_product_may_be_captured(gpu):

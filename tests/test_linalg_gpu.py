@@ -391,12 +391,20 @@ def test_the_structure_chooses_the_loop(monkeypatch, gpu):
     from cvrarray.linalg.gpu import cg, persistent
 
     S, b = definite(250, "float64"), right_side(250, "float64")
-    for most, of_cvr in ((cg.MOST_CHUNKED, persistent.Persistent), (0, cg.Batches)):
-        monkeypatch.setattr(cg, "MOST_CHUNKED", most)
+    for most, of_cvr in ((cg.MOST_BYTES, persistent.Persistent), (0, cg.Batches)):
+        monkeypatch.setattr(cg, "MOST_BYTES", most)
         for make, expected in ((BBCSRArray, persistent.Persistent), (CVRArray, of_cvr)):
             engine = engine_for(make(S, device=gpu), preconditioner("jacobi", S, "float64"))
             assert isinstance(engine._loop, expected)
             assert error(S, solve(engine, b, 1e-10)[0], b) < 1e-9
+    n = 70_000
+    far = sp.diags_array(
+        [4.0, -1, -1], offsets=[0, n - 20, 20 - n], shape=(n, n)
+    )  # bins at either end are wide, all others empty
+    assert isinstance(engine_for(BBCSRArray(far, block_size=1, device=gpu))._loop, persistent.Persistent)  # most are narrow
+    anywhere = sp.eye_array(n) * 50 + sp.random_array((n, n), density=4 / n, rng=np.random.default_rng(1))
+    wide = BBCSRArray(sp.csr_array(anywhere + anywhere.T), block_size=1, device=gpu)
+    assert isinstance(engine_for(wide)._loop, cg.Batches)
 
 
 def test_operators_without_a_matrix(gpu):

@@ -33,8 +33,8 @@ from .words import WORDS
 
 THREADS_OF_RUNS = 256  # that share a bin of long rows
 TILE_WIDTH = 16  # entries of a row that a conversion reads at a time, in blocks of 1: 16 or 32
-#: Rows with more than LONG entries are long. Their columns may be far apart (:func:`is_far`).
-LONG = 40
+#: Rows with more entries are long: where they decide how many are in flight, and where runs of whole rows are read as such.
+LONG, LONG_RUN = 16, 40
 #: Threads of a block whose multiprocessor has as many neighbouring bins as possible: they mostly need the same sectors of x.
 THREADS_NEAR = 512
 
@@ -47,14 +47,13 @@ class Layout(NamedTuple):
     near: bool = False  #: neighbouring bins are on one multiprocessor
 
 
-#: The candidates of ``A @ x``, by name. With fewer entries in flight warps read a smaller part of x at a time: L1 may hold it.
-LAYOUTS = {
-    "bins": Layout(),
-    "bins, at once": Layout(at_once=True),
-    "bins, near": Layout(near=True),
-    "bins, few": Layout(4, True, True),
-    "bins, fewer": Layout(2, True, True),
-}
+#: The candidates of ``A @ x`` by name, and those for rows of more than LONG entries in wide bins (:func:`reads_anywhere`): with
+#: fewer entries in flight all warps together read a smaller part of x at a time, which caches hold.
+LAYOUTS = {"bins, at once": Layout(at_once=True), "bins": Layout(), "bins, near": Layout(near=True)}
+LAYOUTS_ANYWHERE = {"bins, few": Layout(4, True, True), "bins, fewer": Layout(2, True, True)}
+#: Then warps that share a row have FEWEST of its entries at least, and are no more than WARPS_ANYWHERE a multiprocessor. Bins with
+#: more slots than EVEN times their entries end late if few warps share them.
+FEWEST, WARPS_ANYWHERE, EVEN = 4, 48, 4 / 3
 
 
 def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
@@ -256,15 +255,17 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
 
 
 def layouts(t: BBCSRTables, dtype: np.dtype) -> dict[str, Layout]:
-    """The candidates. Warps that share a row take its entries by as many as are in flight, so that number is one then."""
+    """The candidates; the first serves first products. Warps that share a row take its entries by as many as are in flight, so
+    all candidates have the same number then.
+    """
     if t.block_size > 1 or not t.nnz:
         return {"bins": Layout()}
-    has_few = is_wide(t) and _sharers(t, dtype.itemsize) == 1
-    return {
-        name: layout
-        for name, layout in LAYOUTS.items()
-        if (has_few or not layout.in_flight) and (dtype.itemsize <= 8 or not layout.at_once)
-    }
+    fits = dtype.itemsize <= 8  # the registers, with all loads at once
+    found = LAYOUTS if fits else {name: layout for name, layout in LAYOUTS.items() if not layout.at_once}
+    if reads_anywhere(t):
+        few = {name: layout._replace(at_once=fits) for name, layout in LAYOUTS_ANYWHERE.items()}
+        found = few | found if _sharers(t, dtype.itemsize) == 1 else {name: few[name] for name in ("bins, few",)}
+    return found
 
 
 def _product(t: BBCSRTables, dtype: np.dtype, layout: Layout) -> Run:
@@ -288,14 +289,22 @@ def _sharers(t: BBCSRTables, itemsize: int) -> int:
     n_bins, size = t.col_base.size, t.block_size
     if not 0 < n_bins <= sharing.MOST_BINS:
         return 1
+    if reads_anywhere(t):
+        most = min(WARPS_ANYWHERE * processors() / n_bins, mean_blocks(t) // FEWEST)
+        return max(sharers for sharers in sharing.SHARERS if sharers == 1 or sharers <= most)
     lengths = Lengths(t)
     bins = sharing.Bins(n_bins, float(lengths.bins.mean()), float(lengths.most), size, itemsize, is_wide(t))
     return sharing.least(bins, processors()).sharers
 
 
+def reads_anywhere(t: BBCSRTables) -> bool:
+    """Are rows of single columns long and even, and these columns so far apart that bins are wide?"""
+    return is_wide(t) and mean_blocks(t) > LONG and n_slots(t) <= EVEN * t.nnz
+
+
 def is_far(t: BBCSRTables) -> bool:
     """Are rows long, and most columns so far apart that bins are wide?"""
-    return t.col_wide.size > t.col_narrow.size and mean_blocks(t) * t.block_size > LONG
+    return t.col_wide.size > t.col_narrow.size and mean_blocks(t) * t.block_size > LONG_RUN
 
 
 def numbers_pay(t: BBCSRTables) -> bool:
@@ -348,7 +357,7 @@ def _fill_values(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, 
 
 def has_long_rows(values: cupy.ndarray, n_bins: int) -> bool:
     """Whether runs of whole rows of a value table are long enough to be read as such."""
-    return bool(values.size > LONG * WARP * n_bins)
+    return bool(values.size > LONG_RUN * WARP * n_bins)
 
 
 def numbers_of_runs(word: np.dtype) -> int:

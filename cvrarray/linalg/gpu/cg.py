@@ -18,7 +18,8 @@ from typing import Any, Protocol
 import cupy
 import numpy as np
 
-from cvrarray.cvr import CVRArray
+from cvrarray.array.format import FormatArray
+from cvrarray.core.tables import BBCSRTables
 from cvrarray.gpu.captures import CAPTURES, synchronize
 from cvrarray.gpu.compiler import Kernel
 from cvrarray.gpu.launches import NULL
@@ -53,8 +54,9 @@ ROUNDING = {4: 7.5e-9, 8: 1.4e-17}
 #: Iterations of a batch: as many as take about BATCH_BYTES of traffic, so that the host keeps ahead of the device.
 LEAST_BATCH, MOST_BATCH, BATCH_BYTES = 4, 32, 1 << 29
 
-#: CVR arrays of more bytes take a graph: one kernel of all leaves their gathers fewer warps (0.94 to 1.56 times the time).
-MOST_CHUNKED = 1 << 26
+#: Arrays of more bytes take a graph, as one kernel of all leaves their gathers fewer warps (0.85 to 1.7 times its time); but for
+#: BBCSR with narrow bins, whose gathers hit caches (0.6 to 0.99).
+MOST_BYTES = 1 << 26
 
 Callback = Callable[[Any], Any]
 
@@ -242,8 +244,7 @@ class Engine:
         """One kernel where the system fits, else a graph; else launches, of operators that may do what no graph can
         hold. The two add in another order, so the structure decides and not a measurement.
         """
-        is_large = isinstance(self._matrix, CVRArray) and self._matrix.nbytes > MOST_CHUNKED
-        if self._wanted == "persistent" or (self._wanted == "fastest" and not is_large):
+        if self._wanted == "persistent" or (self._wanted == "fastest" and not self._waits_for_gathers()):
             found = persistent.loop(self._matrix, self._state, self._layout, self._kind, self._loop)
             if found is not None:
                 return found
@@ -251,6 +252,12 @@ class Engine:
         if self._wanted != "launches" and can_be_captured(self._matrix, self.system.preconditioner):
             return Batches(self, self.system.check_every or self._default_batch())
         return Launches(self)
+
+    def _waits_for_gathers(self) -> bool:
+        if not isinstance(self._matrix, FormatArray) or self._matrix.nbytes <= MOST_BYTES:
+            return False
+        t = self._matrix._tables
+        return not isinstance(t, BBCSRTables) or t.col_wide.size > t.col_narrow.size
 
     def _default_batch(self) -> int:
         traffic = self._matrix.nbytes + 12 * self._state.x.nbytes
