@@ -54,8 +54,8 @@ ROUNDING = {4: 7.5e-9, 8: 1.4e-17}
 #: Iterations of a batch: as many as take about BATCH_BYTES of traffic, so that the host keeps ahead of the device.
 LEAST_BATCH, MOST_BATCH, BATCH_BYTES = 4, 32, 1 << 29
 
-#: Arrays of more bytes take a graph, as one kernel of all leaves their gathers fewer warps (0.85 to 1.7 times its time); but for
-#: BBCSR with narrow bins, whose gathers hit caches (0.6 to 0.99).
+#: Arrays of more bytes take a graph, as one kernel of all leaves their gathers fewer warps (0.85 to 1.7 times its time); but
+#: for BBCSR with narrow bins, whose gathers hit caches (0.6 to 0.99).
 MOST_BYTES = 1 << 26
 
 Callback = Callable[[Any], Any]
