@@ -73,8 +73,8 @@ struct NextColumns {
     }
 };
 
-// The records of a chunk's lanes, as its groups of lanes meet them. Two ways to read them, which change no bit: LONG is for rows
-// of A that are long, so that most steps have no record.
+// The records of a chunk's lanes, as its groups of lanes meet them. Two ways to read them, which change no bit: LONG is for
+// rows of A that are long, so that most steps have no record.
 template <class I, int G, bool LONG>
 struct Records;
 
@@ -97,7 +97,8 @@ struct Records<I, G, false> {
     int part = G - 1;       // of `shared`, which has the steps that are met
 
     __device__ Records(Shared& shared, const uint32* mask_of, const I* wb, int n_steps)
-        : shared(shared), mask_of(mask_of + threadIdx.x), wb(wb), bit(1u << threadIdx.x / G), left(n_steps - (int)threadIdx.x) {}
+        : shared(shared), mask_of(mask_of + threadIdx.x), wb(wb), bit(1u << threadIdx.x / G),
+          left(n_steps - (int)threadIdx.x) {}
 
     // goes on to the WARP steps from `begin` on
     __device__ void advance(int begin) {

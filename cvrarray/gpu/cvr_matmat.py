@@ -130,7 +130,6 @@ def _in_own_chunks(t: CVRTables, dtype: np.dtype) -> Callable[[int, int], Run]:
     chunks = as_struct(t)
     n_blocks = max(1, n_chunks, min(-(-t.empty_row.size // WARP), MOST_BLOCKS_FOR_EMPTY))
     span = spans(t) if is_cut else None
-
     nothing, stored = struct(*[None] * 3), distinct.kind(t.val, t.distinct)
 
     def way(k, how):
