@@ -34,7 +34,6 @@ from .cvr_tables import (
     blocks_for_empty,
     cuts_of_chunks,
     n_slots,
-    places,
     wave,
     waves,
 )
@@ -253,7 +252,7 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
     t = tables
     by_segments = segments.cut(t, dtype)
     if by_segments is not None:
-        return segments.product(t, dtype, by_segments, partial(places, t))
+        return segments.product(t, dtype, by_segments, partial(slots_by_rows, t))
     by_rows = row_lanes.product(t, dtype, partial(slots_by_rows, t))
     if by_rows is not None:
         return by_rows
