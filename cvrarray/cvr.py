@@ -131,15 +131,13 @@ class SharedCosts(NamedTuple):
     cut: float  # where thread blocks have parts of a row in lanes, and wait for one another
 
 
-#: Where it goes by chunks; where it goes row by row (:mod:`cvrarray.core.lanes`), by slots of a lane; and where rows have
-#: thread blocks of their own.
+#: Where it goes by chunks, and where it goes row by row (:mod:`cvrarray.core.lanes`), by slots of a lane.
 VECTOR_COSTS = {
     0: VectorCosts(5.91, 0, 0.2, 0.251, 0.225, 0.144, 3.85),
     4: VectorCosts(4.5, 0, 0.317, 0, 0, 0, 2.93),
     8: VectorCosts(4.23, 0.0821, 0.282, 0, 0, 0, 3.07),
     16: VectorCosts(4.6, 0, 0.278, 0, 0, 0, 2.19),
 }
-VECTOR_COSTS_OF_LONG_ROWS = VectorCosts(4.54, 0, 0.552, 0, 0, 0, 0)
 VECTOR_COSTS_SHARED = SharedCosts(0.413, 0.0258, 0.566)
 SHARED_FROM = 1 << 22  #: Nonzeros from which x is in shared memory, if that holds it: it is about as large as L1.
 LONGER_ENTRIES = 0.35  #: By chunks, for a million sectors of x and each byte that an entry has more than a value.
@@ -429,9 +427,7 @@ class CVRArray(FormatArray):
         costs, shared, (sectors, lines) = VECTOR_COSTS[slots], VECTOR_COSTS_SHARED, stats.gathered(item)
         memory, gathers = stats.gpu.slower_memory, stats.gpu.slower_gathers
         time = shared.empty * (stats.empty_rows > 0) + shared.cold * stats.fits_l2 * n_bytes * memory / 1e6
-        if lanes.has_long_rows(stats.shape[0], stats.nnz):
-            costs = VECTOR_COSTS_OF_LONG_ROWS
-        elif lanes.may_have_lanes(stats.nnz, n_rows) and short_rows.suit(stats.shape[0], stats.nnz, stats.row_max):
+        if lanes.may_have_lanes(stats.nnz, n_rows) and short_rows.suit(stats.shape[0], stats.nnz, stats.row_max):
             return short_rows.microseconds(stats, item)
         elif slots:
             n_bytes *= lanes.slots_a_nonzero(slots, mean, stats.row_max)
@@ -462,10 +458,8 @@ class CVRArray(FormatArray):
         if device != "cuda":
             return super()._microseconds_of_matrix(name, stats, device, of_vector, columns)
         n_bytes, n_rows = few_columns.row_bytes(stats.dtype, columns), stats.shape[0] - stats.empty_rows
-        is_row_by_row = lanes.has_long_rows(stats.shape[0], stats.nnz) or lanes.slots_of_products(
-            stats.nnz, n_rows, n_bytes, stats.row_max
-        )
-        if few_columns.suit_chunks(n_bytes, bool(is_row_by_row)):
+        slots = lanes.slots_of_products(stats.nnz, n_rows, n_bytes, stats.row_max)
+        if few_columns.suit_chunks(n_bytes, is_row_by_row=slots > 0):
             return cls._microseconds(name, stats, device, 0.0, n_bytes)
         return wide.microseconds(wide.Matrix(stats, stats.table_bytes[name], 0, columns))
 

@@ -73,7 +73,6 @@ KINDS = {
     "few values": (of_values(1.5, -2, 4), CVRArray, CUT, with_few_values),
     "one value": (of_values(2), BBCSRArray, {"block_size": 1}, with_few_values),
     "values in half": (lambda dtype: power_law("float32").astype(dtype), CVRArray, {}, with_few_values),
-    "long rows": (long_rows, CVRArray, {}, None),
     "segments": (long_rows, CVRArray, {"n_chunks": 9}, take_segments),
     "longer chunks": (power_law, CVRArray, {"n_lanes": 8, "n_chunks": 100}, on_a_small_device),
     "blocks": (power_law, BBCSRArray, {"block_size": 3}, None),

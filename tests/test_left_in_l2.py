@@ -49,14 +49,13 @@ def assert_turns(array, csr) -> None:
 
 @pytest.mark.small
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
-@pytest.mark.parametrize("way", ["chunks", "shared", "lanes", "lanes that wait twice", "parts"])
+@pytest.mark.parametrize("way", ["chunks", "shared", "lanes", "lanes that wait twice"])
 def test_cvr(way, dtype, kept, gpu, monkeypatch):
-    from cvrarray.gpu import long_rows, row_lanes
+    from cvrarray.gpu import row_lanes
 
     monkeypatch.setattr(row_lanes, "suits", lambda tables: way.startswith("lanes"))
     if way == "lanes that wait twice":
         monkeypatch.setattr(row_lanes, "AT_ONCE", {})
-    monkeypatch.setattr(long_rows, "suits", lambda tables: way == "parts")
     if way == "shared":
         autotune_at(monkeypatch, 2)
     csr = uneven(dtype)

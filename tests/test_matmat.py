@@ -442,8 +442,8 @@ LONG_ROWS = {"tall": (700, 9, 0.6), "long rows": (110, 320, 0.97), "middle": (50
     [("float32", "any", 32), ("float64", "few", 5), ("complex64", "one", 1), ("float32", "one", 32), ("int8", "any", 24)],
 )
 @pytest.mark.parametrize("name", LONG_ROWS)
-def test_long_rows(name, dtype, values, n_lanes, gpu):
-    """Of A, or of X alone, which a warp has then; chunks are long or many, and cut rows; X has entries not to be touched."""
+def test_long_rows(name, dtype, values, n_lanes, gpu, monkeypatch):
+    """Of A, or of X alone; chunks are long or many, and cut rows; X has entries not to be touched. Both ways alike."""
     n_rows, n_cols, density = LONG_ROWS[name]
     rng = np.random.default_rng(3)
     full = rng.integers(1, {"any": 9, "few": 4, "one": 2}[values], (n_rows, n_cols)).astype(dtype)
@@ -452,20 +452,37 @@ def test_long_rows(name, dtype, values, n_lanes, gpu):
     csr = scipy.sparse.csr_array(full)
     least = 512 // csr.dtype.itemsize
     for n_chunks in (1, 3, 90):
-        A = cvrarray.CVRArray(csr, n_lanes=n_lanes, n_chunks=n_chunks, split="even", device=gpu)
+        A, B = (cvrarray.CVRArray(csr, n_lanes=n_lanes, n_chunks=n_chunks, split="even", device=gpu) for _ in range(2))
         for k in (least // 4, least // 2 + 2, least, least + 2, 2 * least + 3):
             x = matrix(n_cols, k, dtype)
             exact = full @ x
             if x.dtype.kind in "fc":
                 x[np.diff(csr.tocsc().indptr) == 0] = np.nan
+            monkeypatch.setenv("CVRARRAY_KERNEL", "groups")
             y = A @ put(x, gpu)
             np.testing.assert_array_equal(get(y), exact, f"{n_chunks} chunks, {k} columns")
-            assert_same_bits(y, A @ put(x, gpu))
+            monkeypatch.setenv("CVRARRAY_KERNEL", "long rows")
+            assert_same_bits(y, B @ put(x, gpu))
             before = matrix(n_rows, k, dtype, seed=7)
-            for alpha, beta in ((2, 0), (-1, 3)):
+            for way, alpha, beta in ((A, 2, 0), (A, -1, 3), (B, -1, 3)):
                 out = put(before, gpu)
-                A.matmat(put(x, gpu), out=out, alpha=alpha, beta=beta)
+                way.matmat(put(x, gpu), out=out, alpha=alpha, beta=beta)
                 np.testing.assert_array_equal(get(out), (alpha * exact + beta * before).astype(dtype))
+
+
+@pytest.mark.parametrize(
+    ("k", "mean", "n_chunks", "expected"),
+    [(31, 30, 1, [False]), (32, 12, 1, [True, False]), (32, 11, 1, [False, True]), (32, 12, 900, [False, True])],
+)
+def test_which_ways_chunks_have(k, mean, n_chunks, expected, monkeypatch):
+    """From 128 bytes of a row of X on two, first that for long rows where rows of A are long, and chunks not too many."""
+    pytest.importorskip("cupy")
+    from cvrarray.gpu import cvr_matmat
+
+    monkeypatch.setattr(cvr_matmat, "processors", lambda: 132)
+    monkeypatch.setattr(cvr_matmat, "attribute", lambda name: 50 << 20)
+    of = cvr_matmat.Kind((1000, 1000), 1000 * mean, 32, np.dtype(np.float32))
+    assert [how.is_long for how in cvr_matmat.candidates(k, 1, of, n_chunks)] == expected
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -59,10 +59,9 @@ def chunks(csr, **of):
 
 
 def by_chunks(monkeypatch):
-    from cvrarray.gpu import long_rows, row_lanes
+    from cvrarray.gpu import row_lanes
 
-    for module in (long_rows, row_lanes):
-        monkeypatch.setattr(module, "suits", lambda tables: False)
+    monkeypatch.setattr(row_lanes, "suits", lambda tables: False)
 
 
 def shared(monkeypatch):
@@ -78,12 +77,6 @@ def shared(monkeypatch):
 def by_segments(monkeypatch):
     by_chunks(monkeypatch)  # where rows of X are too long for segments
     take_segments(monkeypatch)
-
-
-def lanes(monkeypatch):
-    from cvrarray.gpu import long_rows
-
-    monkeypatch.setattr(long_rows, "suits", lambda tables: False)
 
 
 def nothing(monkeypatch):
@@ -108,7 +101,7 @@ WAYS = {
     "chunks of few lanes": (uneven, lambda csr, **of: CVRArray(csr, n_lanes=4, n_chunks=5, **of), nothing, False),
     "shared memory": (uneven, chunks, shared, False),
     "segments": (few_rows(FEW, 700_001), chunks, by_segments, False),
-    "rows in lanes": (uneven, CVRArray, lanes, True),
+    "rows in lanes": (uneven, CVRArray, nothing, True),
     "long rows": (few_rows(FEW, 90_001), CVRArray, nothing, True),
     "short rows": (lambda dtype: uneven(dtype, 900, 7), CVRArray, nothing, True),
     "blocks of 1": (few_rows(EVEN, 5001), of_size(1), nothing, False),

@@ -25,20 +25,11 @@ UNEVEN = 16
 #: Slots where products have at most 4 bytes, so that they take few registers, and rows are so long, on average.
 MOST_SLOTS, MANY_SLOTS_FROM = 16, 40
 
-#: Rows that have thread blocks of their own: nonzeros of a row, on average, at least; the matrix has fewer nonzeros than
-#: SMALL; nonzeros of a block, and the most blocks of all rows: some six times as many as an H200 holds at once.
-LONG, SMALL, A_BLOCK, MOST_BLOCKS = 192, 1 << 22, 1024, 6000
-
 #: Lanes that a part of rows in turn may leave empty before a row, so as not to cut it; on average they are.
 SPARE = 8
 
 #: Rows are even, all but some, where the longest one has less than so many times the nonzeros of the average.
 EVEN = 1.05
-
-
-def has_long_rows(n_rows: int, nnz: int) -> bool:
-    """Whether rows are long, and so few, as nonzeros are, that a product waits for loads and not for their bytes."""
-    return LONG * max(1, n_rows) <= nnz < SMALL and n_rows + nnz // A_BLOCK <= MOST_BLOCKS
 
 
 def may_have_lanes(nnz: int, n_filled: int) -> bool:

@@ -11,16 +11,7 @@ import numpy as np
 from ..core import few_columns, sharing
 from ..core.arrays import Run
 from ..core.tables import CSR, WARP, BBCSRTables, Measured, Wanted, mask_dtype
-from . import (
-    bbcsr_matmat,
-    bbcsr_rows,
-    distinct,
-    left_in_l2,
-    plan,
-    prefix,
-    rows_as_entries,
-    short_rows,
-)
+from . import bbcsr_matmat, bbcsr_rows, distinct, left_in_l2, plan, prefix, row_lanes, rows_as_entries
 from .bbcsr_lengths import Lengths
 from .bbcsr_tables import BLOCK, as_struct, is_wide, mean_blocks, n_slots, threads
 from .captures import synchronize
@@ -247,7 +238,7 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
     `x` and `y` are contiguous and `dtype`, the product's, as are the scalars.
     """
     t = tables
-    even = short_rows.product(t, dtype, partial(slots_by_rows, t)) if t.block_size == 1 else None
+    even = row_lanes.product(t, dtype, partial(slots_by_rows, t)) if t.block_size == 1 else None
     if even is not None:
         return even
     ways = [plan.Candidate(name, partial(_product, t, dtype, layout)) for name, layout in layouts(t, dtype).items()]

@@ -15,14 +15,12 @@ from . import (
     cvr_matmat,
     distinct,
     left_in_l2,
-    long_rows,
     plan,
     prefix,
     row_lanes,
     rows_as_entries,
     segments,
     shared_memory,
-    short_rows,
 )
 from .captures import synchronize
 from .compiler import ROWS_OF_X, STORED, Kernel
@@ -36,7 +34,6 @@ from .cvr_tables import (
     blocks_for_empty,
     cuts_of_chunks,
     n_slots,
-    places,
     wave,
     waves,
 )
@@ -255,8 +252,8 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
     t = tables
     by_segments = segments.cut(t, dtype)
     if by_segments is not None:
-        return segments.product(t, dtype, by_segments, partial(places, t))
-    by_rows = _product_by_rows(t, dtype)
+        return segments.product(t, dtype, by_segments, partial(slots_by_rows, t))
+    by_rows = row_lanes.product(t, dtype, partial(slots_by_rows, t))
     if by_rows is not None:
         return by_rows
 
@@ -280,20 +277,6 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
     return plan.fastest(ways, structure(t), ("A @ x", dtype))
 
 
-def _product_by_rows(t: CVRTables, dtype: np.dtype) -> Run | None:
-    """The same row by row, for small matrices; None for others."""
-    if long_rows.suits(t):
-        return long_rows.product(t, dtype, partial(slots_by_rows, t))
-    if not row_lanes.suits(t):
-        return None
-    by_rows = cache(partial(slots_by_rows, t))
-    even = short_rows.product(t, dtype, by_rows)
-    if even is not None:
-        return even
-    slots = row_lanes.slots(t, dtype, partial(short_rows.longest, t, by_rows))
-    return row_lanes.product(t, dtype, slots, by_rows) if slots else None
-
-
 def numbers_pay(t: CVRTables) -> bool:
     """Whether products gain by values that are looked up: as with BBCSR, not in long rows whose columns are far apart."""
     return t.col_wide.size <= t.col_narrow.size or t.nnz <= LONG * t.shape[0]
@@ -307,7 +290,7 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Run:
 
     def of_vector(entry):
         if not few_columns.suit_chunks(entry.itemsize, is_row_by_row=False):
-            return _product_by_rows(t, entry)
+            return row_lanes.product(t, entry, partial(slots_by_rows, t))
         takes_segments = segments.cut(t, dtype) is not None and segments.cut(t, entry) is None  # but by fewer columns
         return None if takes_segments else product(t, entry)
 

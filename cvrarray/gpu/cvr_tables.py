@@ -7,7 +7,7 @@ from collections.abc import Callable
 import cupy
 import numpy as np
 
-from ..core.tables import WARP, CVRTables
+from ..core.tables import CVRTables
 from . import distinct
 from .captures import aside
 from .compiler import Kernel
@@ -25,7 +25,6 @@ WAVE, FEW_WAVES = (3880, 2910), 3
 EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
 
 INDICES = [("int32",), ("int64",)]
-SLOTS = Kernel("cvr_convert", "cvr_slots", INDICES)
 SPANS = Kernel("cvr_convert", "cvr_spans")
 
 
@@ -50,20 +49,6 @@ def as_struct(t: CVRTables) -> Struct:
         t.step_ptr, *distinct.fields(t.val, t.distinct), t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask,
         t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, t.carry_row.size, t.empty_row.size,
     )  # fmt: skip
-
-
-def places(t: CVRTables) -> tuple[cupy.ndarray, cupy.ndarray]:
-    """Row and column of every slot; the row of a pad is -1."""
-    index, n_chunks = t.tail.dtype, t.carry_row.size
-    row, col = cupy.empty(n_slots(t), index), cupy.empty(n_slots(t), index)
-    if n_chunks:
-        SLOTS(index)(
-            blocks(n_chunks * WARP, BLOCK),
-            (BLOCK,),
-            (np.int64(n_chunks), np.int32(t.n_lanes), t.step_ptr, t.rec_ptr, t.col_ptr, t.col_base, t.col_narrow, t.col_wide,
-             t.rec_mask, t.rec_wb, t.tail, row, col),
-        )  # fmt: skip
-    return row, col
 
 
 def blocks_for_empty(n_empty: int, threads: int) -> int:
