@@ -396,7 +396,7 @@ class BBCSRArray(FormatArray):
         if device != "cuda":
             return streaming * (1.0 if size == 1 else BLOCK_FACTOR)
         entry = entry or item
-        if size == 1 and short_rows.suit(stats.shape[0], stats.nnz, stats.row_max):
+        if size == 1 and short_rows.suit(stats.shape[0], stats.nnz, stats.row_max, stats.gpu.processors):
             return short_rows.microseconds(stats, entry)
         costs, millions, (sectors, lines) = VECTOR_COSTS[size > 1], stats.nnz / 1e6, stats.gathered(entry)
         tables, vectors, column = stats.table_bytes[name] / 1e6, sum(stats.shape) * entry / 1e6, 4 - 2 * stats.narrow_columns

@@ -423,11 +423,12 @@ class CVRArray(FormatArray):
         if device != "cuda":
             return streaming * (FACTOR_WAITING if item >= 8 and n_bytes > LARGE else FACTOR)
         n_rows, millions = stats.shape[0] - stats.empty_rows, stats.nnz / 1e6
-        slots, mean = lanes.slots_of_products(stats.nnz, n_rows, item, stats.row_max), max(1.0, stats.nnz / max(1, n_rows))
+        n, mean = stats.gpu.processors, max(1.0, stats.nnz / max(1, n_rows))
+        slots = lanes.slots_of_products(stats.nnz, n_rows, item, stats.row_max, n)
         costs, shared, (sectors, lines) = VECTOR_COSTS[slots], VECTOR_COSTS_SHARED, stats.gathered(item)
         memory, gathers = stats.gpu.slower_memory, stats.gpu.slower_gathers
         time = shared.empty * (stats.empty_rows > 0) + shared.cold * stats.fits_l2 * n_bytes * memory / 1e6
-        if lanes.may_have_lanes(stats.nnz, n_rows) and short_rows.suit(stats.shape[0], stats.nnz, stats.row_max):
+        if lanes.may_have_lanes(stats.nnz, n_rows, n) and short_rows.suit(stats.shape[0], stats.nnz, stats.row_max, n):
             return short_rows.microseconds(stats, item)
         elif slots:
             n_bytes *= lanes.slots_a_nonzero(slots, mean, stats.row_max)
@@ -458,7 +459,7 @@ class CVRArray(FormatArray):
         if device != "cuda":
             return super()._microseconds_of_matrix(name, stats, device, of_vector, columns)
         n_bytes, n_rows = few_columns.row_bytes(stats.dtype, columns), stats.shape[0] - stats.empty_rows
-        slots = lanes.slots_of_products(stats.nnz, n_rows, n_bytes, stats.row_max)
+        slots = lanes.slots_of_products(stats.nnz, n_rows, n_bytes, stats.row_max, stats.gpu.processors)
         if few_columns.suit_chunks(n_bytes, is_row_by_row=slots > 0):
             return cls._microseconds(name, stats, device, 0.0, n_bytes)
         return wide.microseconds(wide.Matrix(stats, stats.table_bytes[name], 0, columns))

@@ -77,8 +77,8 @@ def test_what_costs_a_product_on_a_gpu(nnz, n_rows):
         other = model.predict(even._replace(**changed), "cuda")
         return {name for name in times if other[name] > times[name]}
 
-    slots = lanes.slots_of_lanes(nnz, n_rows, 4, mean)
-    alike = {"bbcsr1"} | ({"cvr"} if slots else set()) if short_rows.suit(n_rows, nnz, mean) else set()
+    slots = lanes.slots_of_lanes(nnz, n_rows, 4, mean, 132)
+    alike = {"bbcsr1"} | ({"cvr"} if slots else set()) if short_rows.suit(n_rows, nnz, mean, 132) else set()
     assert len({times[name] for name in alike}) <= 1
     assert slower(row_max=mean + 1) >= alike
     assert slower(table_bytes={name: 2 * n_bytes for name, n_bytes in tables.items()}) == {*tables} - alike

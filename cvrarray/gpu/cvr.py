@@ -30,6 +30,7 @@ from .cvr_tables import (
     FEW_WAVES,
     INDICES,
     STEPS,
+    WAVE,
     as_struct,
     blocks_for_empty,
     cuts_of_chunks,
@@ -40,6 +41,7 @@ from .cvr_tables import (
 from .launches import ACCUMULATE, NULL, PLAIN, SCALE, argument, blocks, scaling, struct, update
 from .look import Look, host, read
 from .memory import leading, together
+from .properties import processors
 from .words import WORDS, as_words
 
 #: Steps that are loaded before the first is multiplied, by the size of the product's dtype. As many warps fit a
@@ -47,12 +49,12 @@ from .words import WORDS, as_words
 UNROLL = {1: 6, 2: 6, 4: 6, 8: 6, 16: 4}
 #: Entries of rows that count as long where columns are far apart, as in BBCSR's ``is_far``.
 LONG = 40
-#: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device
-#: busy, more (to MAX_STEPS) where rows are longer. Measured: ``docs/measurements/gpu-products.md``.
-MIN_STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 512, 7392
+#: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where a multiprocessor would not have ENOUGH_CHUNKS to be busy, more
+#: (to MAX_STEPS) where rows are longer. Measured: ``docs/measurements/gpu-products.md``.
+MIN_STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 512, 56
 #: A matrix of less than FEW_WAVES waves has a whole number of them, or chunks of LEAST_STEPS where that is fewer. One of
 #: less than a wave has fewer chunks than the device holds with short values: so each has more steps between its ends.
-LEAST_STEPS, ONE_WAVE = 12, 2910
+LEAST_STEPS = 12
 #: Steps of a chunk that the way back has in shared memory: the kernel's ``Window``.
 STEPS_OF_WINDOW = 16
 
@@ -115,9 +117,9 @@ def default_n_chunks(csr: CSR, n_lanes: int) -> int:
     mean = max(1.0, nnz / max(1, n_rows))
     n_waves = waves(nnz, n_lanes, csr.data.dtype)
     if n_waves < FEW_WAVES:
-        many = wave(csr.data.dtype) * round(n_waves) if n_waves >= 1 else ONE_WAVE
+        many = wave(csr.data.dtype) * round(n_waves) if n_waves >= 1 else round(WAVE[1] * processors())
         return max(1, min(many, round(nnz / (n_lanes * LEAST_STEPS))))
-    share = nnz / (n_lanes * ENOUGH_CHUNKS)
+    share = nnz / (n_lanes * ENOUGH_CHUNKS * processors())
     wanted = min(max(share, MIN_STEPS), STEPS)
     steps = min(mean * max(1, round(wanted / mean)), max(share, wanted), MAX_STEPS)
     return max(1, round(nnz / (steps * n_lanes)))

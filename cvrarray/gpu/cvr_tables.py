@@ -12,15 +12,16 @@ from . import distinct
 from .captures import aside
 from .compiler import Kernel
 from .launches import Struct, blocks, struct
+from .properties import processors
 from .streams import PerStream
 
 BLOCK = 128  # threads: four chunks
 #: Steps that a chunk should have.
 STEPS = 64
-#: Chunks that are under way at once, with values of at most 4 bytes and longer ones: 92% of the warps that an H200's
-#: 132 multiprocessors hold, as some of them store empty rows. A few chunks more would wait for all of these. So a
-#: matrix of less than FEW_WAVES times as many chunks has chunks that fill the device a whole number of times.
-WAVE, FEW_WAVES = (3880, 2910), 3
+#: Chunks of a multiprocessor that are under way at once, with values of at most 4 bytes and longer ones: 92% of the warps that
+#: it has registers for, as some of them store empty rows. A few chunks more would wait for all of these. So a matrix of less
+#: than FEW_WAVES times as many chunks has chunks that fill the device a whole number of times.
+WAVE, FEW_WAVES = (29.4, 22.05), 3
 #: Of empty rows that a thread stores in ``A @ x``, at least, and of thread blocks for them, at most.
 EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
 
@@ -30,7 +31,7 @@ SPANS = Kernel("cvr_convert", "cvr_spans")
 
 def wave(value: np.dtype) -> int:
     """Chunks that are under way at once, with such values."""
-    return WAVE[value.itemsize > 4]
+    return round(WAVE[value.itemsize > 4] * processors())
 
 
 def waves(nnz: int, n_lanes: int, value: np.dtype) -> float:

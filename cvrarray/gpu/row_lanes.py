@@ -78,7 +78,12 @@ def suits(t: CVRTables) -> bool:
     of rows and nonzeros. Lanes that someone asked for are used.
     """
     n_rows, n_cols = t.shape
-    return t.nnz > 0 and t.n_lanes == WARP and lanes.may_have_lanes(t.nnz, _n_filled(t)) and n_rows * n_cols < 1 << 62
+    return (
+        t.nnz > 0
+        and t.n_lanes == WARP
+        and lanes.may_have_lanes(t.nnz, _n_filled(t), processors())
+        and n_rows * n_cols < 1 << 62
+    )
 
 
 def slots(t: CVRTables, dtype: np.dtype, longest: Callable[[], int]) -> int:
@@ -86,8 +91,8 @@ def slots(t: CVRTables, dtype: np.dtype, longest: Callable[[], int]) -> int:
     ``longest()`` are the nonzeros of the longest row, which is asked for where it decides.
     """
     known = t.nnz, _n_filled(t), dtype.itemsize
-    even, uneven = (lanes.slots_of_products(*known, length) for length in (0, t.nnz))
-    return even if even == uneven else lanes.slots_of_products(*known, longest())
+    even, uneven = (lanes.slots_of_products(*known, length, processors()) for length in (0, t.nnz))
+    return even if even == uneven else lanes.slots_of_products(*known, longest(), processors())
 
 
 def _n_filled(t: CVRTables) -> int:
@@ -96,9 +101,9 @@ def _n_filled(t: CVRTables) -> int:
 
 def _lanes(t: BBCSRTables | CVRTables, dtype: np.dtype, nonzeros: Callable[[], CSR]) -> tuple[int, bool]:
     """Slots of a lane, or 0, and whether rows are even, one lane each."""
-    if short_rows.may_suit(t.shape[0], t.nnz):
+    if short_rows.may_suit(t.shape[0], t.nnz, processors()):
         width = longest(t, nonzeros)
-        if short_rows.suit(t.shape[0], t.nnz, width):
+        if short_rows.suit(t.shape[0], t.nnz, width, processors()):
             return width, True
     return slots(t, dtype, lambda: longest(t, nonzeros)) if isinstance(t, CVRTables) else 0, False
 
