@@ -39,8 +39,6 @@ def test_every_version_has_a_file_of_its_own(tmp_path):
         "their code",
         None,
     ]
-    ours.flush()
-    assert os.listdir(tmp_path) == []
 
 
 def test_nothing_of_other_sources(tmp_path):
@@ -239,24 +237,6 @@ def test_a_folder_that_others_may_write_to(mode, folder):
     folder.chmod(0o755)
     caching._warned = False
     assert run_kernel() == (1, [])
-
-
-def test_memory_that_a_limit_does_not_leave(folder, monkeypatch):
-    """LLVM would end the process."""
-    resource = pytest.importorskip("resource")
-    caching.require_room(1 << 60)  # without a limit nothing is asked
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 40, 1 << 40))
-    run_kernel()
-    monkeypatch.setattr(caching, "TO_LOAD", 1 << 60)
-    with pytest.raises(MemoryError, match="ulimit -v"):
-        run_kernel()
-    monkeypatch.setattr(caching, "TO_LOAD", 1)
-    monkeypatch.setattr(caching, "TO_COMPILE", 1 << 60)
-    assert run_kernel() == (2, [])
-    for path in folder.iterdir():
-        path.unlink()
-    with pytest.raises(MemoryError, match="ulimit -v"):
-        run_kernel()
 
 
 def test_without_the_compiler():

@@ -26,7 +26,7 @@ import cvrarray
 from cvrarray import files
 from cvrarray.array.invariants import integer
 from cvrarray.cpu.runtime import memory
-from cvrarray.files import archive, guards, npz
+from cvrarray.files import guards, npz
 from cvrarray.input import coercion, limits, partition
 
 COORDINATES, ARRAY = (f"%%MatrixMarket matrix {layout} " for layout in ("coordinate", "array"))
@@ -464,7 +464,6 @@ def test_members_are_opened_before_any_is_read(tmp_path, monkeypatch):
     """In Python 3.12 and 3.13 a member that is opened while a thread reads another one may begin anywhere."""
     A = scipy.sparse.random_array((300, 300), density=0.02, format="csr", random_state=2)
     scipy.sparse.save_npz(tmp_path / "m.npz", A)
-    monkeypatch.setattr(archive, "MANY", 0)  # bytes from which threads read
     calls, opening, reading = [], zipfile.ZipFile.open, zipfile.ZipExtFile.read
     monkeypatch.setattr(zipfile.ZipFile, "open", lambda *of, **how: calls.append("open") or opening(*of, **how))
     monkeypatch.setattr(zipfile.ZipExtFile, "read", lambda *of: calls.append("read") or reading(*of))

@@ -263,21 +263,6 @@ def test_a_pipe_is_refused_not_waited_for(tmp_path):
         files.read_csr(tmp_path / "pipe.mtx")
 
 
-def test_progress(tmp_path):
-    """Bytes read, ever more, up to the size of the file, whatever its kind."""
-    text = (banner() + "9 9 300000\n" + "1 2 3.25\n" * 300_000).encode()
-    scipy.sparse.save_npz(tmp_path / "m.npz", zoo.floats(SMALL))
-    write(tmp_path / "m.mtx", text)
-    write(tmp_path / "m.mtx.gz", gzip.compress(text))
-    for path in list(tmp_path.iterdir()):
-        calls = []
-        files.read_csr(path, progress=lambda done, size, calls=calls: calls.append((done, size)))
-        assert {size for _, size in calls} == {path.stat().st_size}
-        assert [done for done, _ in calls] == sorted(done for done, _ in calls)
-        assert calls[-1][0] == path.stat().st_size
-        assert len(calls) > 2 or path.suffix != ".mtx"
-
-
 # npz of SciPy and of pydata/sparse
 
 
@@ -764,15 +749,6 @@ def test_a_save_syncs_the_folder_after_the_rename(saved, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", unsupported)
     cvrarray.save(path, A)  # some file systems cannot: the rename is done all the same
-
-
-def test_save_tells_its_progress(saved):
-    A, path = saved
-    done = []
-    cvrarray.save(path, A, done.append)
-    assert done == sorted(done)
-    # a zip's headers are written twice
-    assert A.nbytes < path.stat().st_size <= done[-1] < path.stat().st_size + 10_000
 
 
 def test_read_stored(saved, tmp_path):

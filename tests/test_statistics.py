@@ -275,10 +275,11 @@ def test_of_long_rows_bands_of_columns_are_counted():
     assert model.choose(some, "cpu")[:2] == model.choose(every, "cpu")[:2]
 
 
-def test_counters_or_merging(monkeypatch):
-    """Where there are too many columns for a counter each, rows are merged: the same numbers."""
-    csr = scipy.sparse.random_array((97, 200), density=0.1, rng=np.random.default_rng(2), format="csr")
-    windows = statistics.Windows(csr.indptr, csr.indices, 200, (2, 3))
-    counted = windows.in_groups((2, 3))
-    monkeypatch.setattr(statistics, "MOST_COUNTERS", 0)
-    assert windows.in_groups((2, 3)) == counted
+def test_columns_that_share_counters(monkeypatch):
+    """Where there are too many columns for a counter each, blocks that are far enough apart still count as different."""
+    csr = scipy.sparse.random_array((97, 60), density=0.2, rng=np.random.default_rng(2), format="csr")
+    counted = statistics.Windows(csr.indptr, csr.indices, 60, (2, 3)).in_groups((2, 3))
+    monkeypatch.setattr(statistics, "MOST_COUNTERS", 67)
+    for far in (6 * 67, 6 * 67 << 40):
+        windows = statistics.Windows(csr.indptr, csr.indices + np.int64(far), far + 60, (2, 3))
+        assert windows.in_groups((2, 3)) == counted

@@ -12,7 +12,7 @@ from checks import assert_same_bits
 
 import cvrarray
 from cvrarray import files
-from cvrarray.files import archive, matrix_market
+from cvrarray.files import matrix_market, npz
 
 BANNER = "%%MatrixMarket matrix coordinate {} general\n"
 
@@ -112,17 +112,13 @@ def test_blocks_and_threads(n_threads, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_members_in_parts(compressed, tmp_path, monkeypatch):
-    """Read by several threads, where the system reads from any place and where it does not; damage is found in each part."""
-    monkeypatch.setattr(archive, "PART", 1000)
-    monkeypatch.setattr(archive, "get_num_threads", lambda: 3)
+def test_damaged_members(compressed, tmp_path, monkeypatch):
+    """Read by several threads; damage is found wherever it is."""
+    monkeypatch.setattr(npz, "get_num_threads", lambda: 3)
     S = scipy.sparse.random_array((200, 200), density=0.2, rng=np.random.default_rng(4), format="csr")
     path = tmp_path / "m.npz"
     scipy.sparse.save_npz(path, S, compressed=compressed)
-    for has_preadv in (True, False):
-        if not has_preadv:
-            monkeypatch.delattr("os.preadv", raising=False)
-        assert_same_bits(files.read_csr(path).data, S.data)
+    assert_same_bits(files.read_csr(path).data, S.data)
     content = bytearray(path.read_bytes())
     for at in range(len(content) // 3, len(content) // 3 * 2, 9000):
         content[at] ^= 4

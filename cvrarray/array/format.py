@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core import devices, extensions
 from ..core.arrays import Run
-from ..core.distinct import described, pads_with_zero
+from ..core.distinct import described
 from ..core.tables import CSR
 from ..input import coercion, limits
 from . import encoding, serialized
@@ -77,7 +77,7 @@ class FormatArray(SparseArray):
 
     A module of kernels has ``convert(csr, **keywords) -> tables``, ``product(tables, dtype) -> run`` and
     ``to_csr(tables, first, last)``, the canonical CSR of the rows [first, last). Optional are
-    ``product_matrix``, ``product_transposed``, ``diagonal(tables, offset)``, and ``fill(tables, order, data, values)``,
+    ``product_matrix``, ``product_transposed``, and ``fill(tables, order, data, values)``,
     which writes a value table: with it goes the method ``_order``. On a CPU also ``row_sums(tables, dtype)`` and
     ``column_sums(tables, dtype)``, which give a ``run(y)`` or None.
     """
@@ -518,16 +518,6 @@ class FormatArray(SparseArray):
         sums = self._target.xp.empty(n, dtype)
         run(sums)
         return sums
-
-    def _diagonal(self, offset: int) -> Any:
-        diagonal = getattr(self._module(self._target), "diagonal", None)
-        if diagonal is None or self._pending is not None:
-            return super()._diagonal(offset)
-        distinct = encoding.table(self._tables)
-        if pads_with_zero(distinct):
-            return encoding.looked_up(self._tables, diagonal(encoding.numbered(type(self), self._tables), offset))
-        found = diagonal(encoding.numbered_from_one(type(self), self._tables), offset)
-        return self._target.xp.where(found > 0, distinct[found - (found > 0)], distinct.dtype.type(0))
 
     def _canonical_rows(self, first: int, last: int) -> CSR:
         if self._csr_at_hand(last - first if last - first >= PART * self.shape[0] else 0) is not None:

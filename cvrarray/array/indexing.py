@@ -272,7 +272,7 @@ def _column_range(csr: CSR, cols: range, target: devices.Device) -> CSR:
     indptr = xp.searchsorted(kept, csr.indptr.astype(np.int64))  # entries kept before each row
     indices = offset[kept] // step
     if cols.step < 0:  # reverse every row: position i of a row that spans [a, b) comes from a + b - 1 - i
-        row = coercion._row_of_nonzero(indptr, kept, target)
+        row = target.backend("csr").row_of_nonzero(indptr, kept)
         backwards = indptr[row] + indptr[row + 1] - 1 - xp.arange(kept.size)
         kept, indices = kept[backwards], len(cols) - 1 - indices[backwards]
     return _csr_of(indptr, indices, csr.data[kept], shape)
@@ -296,7 +296,7 @@ def _column_places(csr: CSR, cols: Any, target: devices.Device) -> CSR:
     if bool((cols[1:] >= cols[:-1]).all()):
         return _csr_of(indptr, indices, data, shape)
     dtype = coercion.index_dtype(shape)
-    row = coercion._row_of_nonzero(indptr, indices, target).astype(dtype)
+    row = target.backend("csr").row_of_nonzero(indptr, indices).astype(dtype)
     canonical: CSR = target.backend("csr").canonical(row, indices.astype(dtype), data, shape)
     return canonical
 

@@ -267,11 +267,6 @@ def to_csr(tables: BBCSRTables, first: int, last: int) -> CSR:
     return decoding.from_bbcsr(tables, first, last)
 
 
-def diagonal(tables: BBCSRTables, offset: int) -> np.ndarray:
-    """``A[i, i + offset]`` for every i for which there is such an entry, 0 where none is stored."""
-    return decoding.diagonal_of_bbcsr(tables, offset)
-
-
 def to_coo(tables: BBCSRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Row, column and value of every stored entry, bin by bin; padding and holes are dropped, explicit zeros stay."""
     t = tables._replace(present=np.empty(0, np.uint8) if tables.present is None else tables.present)

@@ -325,11 +325,6 @@ def to_csr(tables: CVRTables, first: int, last: int) -> CSR:
     return decoding.from_cvr(tables, first, last)
 
 
-def diagonal(tables: CVRTables, offset: int) -> np.ndarray:
-    """``A[i, i + offset]`` for every i for which there is such an entry, 0 where none is stored."""
-    return decoding.diagonal_of_cvr(tables, offset)
-
-
 def fill(tables: CVRTables, runs: Runs, data: np.ndarray, values: np.ndarray) -> None:
     """Write the value table `values` of the structure `tables`, whose values `data` are in the order of a canonical
     CSR.

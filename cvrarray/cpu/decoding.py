@@ -15,12 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cvrarray.core.tables import CSR, NARROW, NARROW_PADDING, WARP, BBCSRTables, CVRTables
+from cvrarray.core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, CVRTables
 from cvrarray.cpu import simd
 from cvrarray.cpu.csr import offsets
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
-from cvrarray.cpu.simd import masks
 
 #: Steps of a chunk from the one whose records are read to the one whose slots are prefetched.
 AHEAD = 16
@@ -58,29 +57,6 @@ def from_cvr(tables: CVRTables, first: int, last: int) -> CSR:
     """Canonical CSR of the rows [first, last) in the tables of chunks."""
     t = tables._replace(val=memory.bits(tables.val))
     return _decoded(tables, t, first, last, _cvr_kernels(t.rec_wb.dtype, t.val.dtype), t.step_ptr, t.n_lanes)
-
-
-def diagonal_of_bbcsr(tables: BBCSRTables, offset: int) -> np.ndarray:
-    """``A[i, i + offset]`` for every i for which there is such an entry, 0 where none is stored."""
-    t = tables._replace(
-        data=memory.bits(tables.data), present=np.empty(0, np.uint8) if tables.present is None else tables.present
-    )
-    return _diagonal(_diagonal_of_bins, t, tables.data.dtype, offset, t.bin_rowptr, 1)
-
-
-def diagonal_of_cvr(tables: CVRTables, offset: int) -> np.ndarray:
-    """``A[i, i + offset]`` for every i for which there is such an entry, 0 where none is stored."""
-    t = tables._replace(val=memory.bits(tables.val))
-    return _diagonal(_diagonal_of_chunks, t, tables.val.dtype, offset, t.step_ptr, t.n_lanes)
-
-
-def _diagonal(look: Callable, t, dtype: np.dtype, offset: int, work: np.ndarray, unit: int) -> np.ndarray:
-    down, right = max(-offset, 0), max(offset, 0)
-    out = np.zeros(max(0, min(t.shape[0] - down, t.shape[1] - right)), dtype)
-    if out.size:
-        args = t, down, right, memory.bits(out)
-        threads.run(compiled(look, 0, 0, *args), work, *args, unit=unit, least=threads.QUICK)
-    return out
 
 
 def _decoded(tables, t, first: int, last: int, kernels: Kernels, work: np.ndarray, unit: int) -> CSR:
@@ -328,107 +304,3 @@ def _copy_segment(t, k, columns, base, slot, length, at, rows):
         data[s] = values[s * n_lanes]
         indices[s] = base + col[s * n_lanes]
     return at + length
-
-
-# ----------------------------------------------------------------------------------------------------------- diagonals
-
-
-@kernel
-def _diagonal_of_bins(low, high, t, down, right, out):
-    size, holes = t.block_size, len(t.present) > 0
-    wanted, found = simd.scratch(t.col_wide, simd.SINGLE), simd.scratch(t.col_wide, simd.SINGLE)
-    for i in range(low, high):
-        n_steps, base = (t.bin_rowptr[i + 1] - t.bin_rowptr[i]) // (size * WARP), t.col_base[i]
-        for r in range(WARP):
-            place = i * WARP + r - down
-            column = place + right
-            block = (column if size == 1 else column // size) - max(base, 0)  # without blocks, without divisions
-            outside = place < 0 or place >= len(out) or block < 0 or (base >= 0 and block >= NARROW_PADDING)
-            wanted[r] = -2 if outside else block
-            found[r] = -1
-        if base >= 0:
-            _find(n_steps, simd.pointer(t.col_narrow, t.col_ptr[i]), wanted, found)
-        else:
-            _find(n_steps, simd.pointer(t.col_wide, t.col_ptr[i]), wanted, found)
-        for r in range(WARP):
-            if found[r] >= 0:
-                place, step = i * WARP + r - down, np.int64(found[r])
-                j = 0 if size == 1 else (place + right) % size
-                if not holes or t.present[t.bin_rowptr[i] // size + step * WARP + r] >> j & 1:
-                    out[place] = t.data[t.bin_rowptr[i] + (step * size + j) * WARP + r]
-
-
-@inlined
-def _find(n_steps, columns, wanted, found):
-    """Set `found` to the step at which each of the 32 rows has its wanted column. Columns ascend in a row."""
-    behind = True
-    step = 0
-    while behind and step < n_steps:
-        behind = False
-        for r in range(WARP):  # without a way out, so it compiles to vector instructions
-            column = columns[step * WARP + r]
-            found[r] = step if column == wanted[r] else found[r]
-            behind |= column < wanted[r]
-        step += 1
-
-
-@kernel
-def _diagonal_of_chunks(low, high, t, down, right, out):
-    narrow, wide = simd.scratch(t.col_narrow, simd.SINGLE), simd.scratch(t.col_wide, simd.SINGLE)
-    first_row = _last_row(low - 1, t) if low else 0
-    for k in range(low, high):
-        last_row, base = _last_row(k, t), t.col_base[k]
-        begin, end, first_row = first_row - down, last_row - down, last_row
-        if begin >= len(out) or end < 0 or (base >= 0 and (end + right < base or begin + right >= base + NARROW)):
-            continue
-        if base >= 0:
-            columns = simd.pointer(t.col_narrow, t.col_ptr[k])
-            _diagonal_of_chunk(k, t, columns, base, NARROW, narrow, down, right, out)
-        else:
-            _diagonal_of_chunk(k, t, simd.pointer(t.col_wide, t.col_ptr[k]), 0, t.shape[1], wide, down, right, out)
-
-
-@inlined
-def _last_row(k, t):
-    """The last row that chunk k has a part of; the chunk behind it begins with it or a later one."""
-    row = np.int64(-1)
-    for lane in range(t.n_lanes):
-        row = max(row, t.tail[k, lane])
-    return row
-
-
-@inlined
-def _diagonal_of_chunk(k, t, columns, base, most, wanted, down, right, out):
-    """Step by step from the last one on: then a lane's row is known before its entries, and `wanted` has its column.
-
-    Columns are `base` plus `columns`, these below `most`.
-    """
-    place, in_search = simd.scratch(t.step_ptr, simd.SINGLE), np.uint32(0)
-    n_lanes, first_step, record = t.n_lanes, t.step_ptr[k], t.rec_ptr[k + 1]
-    for step in range(t.step_ptr[k + 1] - first_step - 1, -1, -1):
-        ended = t.rec_mask[first_step + step]
-        record -= masks.count(ended)
-        of_lane = record
-        while ended:
-            lane, bit = simd.lowest(ended), ended & (~ended + np.uint32(1))
-            ended ^= bit
-            wb = t.rec_wb[of_lane]
-            of_lane += 1
-            at = (wb if wb >= 0 else t.tail[k, ~wb]) - down
-            column = at + right - base
-            inside = 0 <= at < len(out) and 0 <= column < most
-            place[lane], wanted[lane] = at, column if inside else 0
-            in_search = in_search | bit if inside else in_search & ~bit
-        if not in_search:
-            continue
-        found = in_search
-        if n_lanes == WARP:
-            found &= masks.equal(columns, step * WARP, wanted, 0)
-        else:
-            for lane in range(n_lanes):
-                if columns[step * n_lanes + lane] != wanted[lane]:
-                    found &= ~(np.uint32(1) << np.uint32(lane))
-        while found:
-            lane = simd.lowest(found)
-            found &= found - np.uint32(1)
-            out[place[lane]] = t.val[(first_step + step) * n_lanes + lane]

@@ -17,9 +17,8 @@ from cvrarray.cpu.runtime.compiler import OPTIONS, compiled, helper, inlined, ke
 #: Integers below it are divided by small ones by a float64's product with the inverse: half of one is more than its
 #: error.
 EXACT = 1 << 40
-#: Block columns up to which each has a counter.
-MOST_COUNTERS = 1 << 32
-FAR = np.int64(1 << 62)  #: beyond every column
+#: Block columns up to which each has a counter; further ones share these. A prime: columns are often powers of two apart.
+MOST_COUNTERS = (1 << 31) - 1
 #: Of windows with OFTEN times the nonzeros that are wanted, BANDS bands of columns are looked at.
 OFTEN, BANDS = 4, 8
 #: Columns of a sector of x, sectors of a line, and how many sectors are told apart.
@@ -79,7 +78,7 @@ class Windows:
         found = {}
         for size in sizes:
             counts, n_block_cols = np.zeros(2, np.int64), -(-self._n_cols // size)
-            seen_in = np.zeros(n_block_cols if n_block_cols <= MOST_COUNTERS else 0, np.int32)
+            seen_in = np.zeros(min(n_block_cols, MOST_COUNTERS), np.int32)
             self._kernels.groups(*self._matrix, *self._rows, *self._bands, size, WARP, seen_in, counts)
             found[size] = counts.item(0), counts.item(1)
         return found
@@ -273,8 +272,7 @@ def _count_groups(indptr, indices, windows, height, bands, width, size, group, s
     """The different blocks of windows of rows in bands of columns; and the most blocks of a row, summed over groups of
     `group` rows.
 
-    `seen_in`: for each block column the block row, counted from 1, that had an entry there last; empty where there are
-    too many columns for that.
+    `seen_in`: for each block column the block row, counted from 1, that had an entry there last.
     """
     ahead, ends = simd.scratch(bands, simd.SINGLE), simd.scratch(bands, simd.SINGLE)
     n_rows, number = len(indptr) - 1, 0
@@ -289,10 +287,7 @@ def _count_groups(indptr, indices, windows, height, bands, width, size, group, s
                         indices, np.int64(indptr[r]), np.int64(indptr[r + 1]), bands[b], width
                     )
                 number += 1
-                if len(seen_in):
-                    blocks += _marked_blocks(size, row_end - row, indices, ahead, ends, number, seen_in)
-                else:
-                    blocks += _merged_blocks(size, row_end - row, indices, ahead, ends)
+                blocks += _marked_blocks(size, row_end - row, indices, ahead, ends, number, seen_in)
             found[0] += blocks
             slots = max(slots, blocks)
             while row_end >= next_group:  # a block row may lie in two groups
@@ -309,30 +304,14 @@ def _marked_blocks(size, n_rows, indices, begin, end, number, seen_in):
     for r in range(n_rows):
         before = np.int64(-1)
         for k in range(begin[r], end[r]):
-            block = np.int64((indices[k] + 0.5) * inverse)  # columns are below EXACT where there are so few blocks
+            block = np.int64((indices[k] + 0.5) * inverse) if indices[k] < EXACT else np.int64(indices[k]) // size
             if block != before:
+                before = block
+                if block >= len(seen_in):
+                    block %= len(seen_in)
                 count += seen[block] != number
                 seen[block] = number
-                before = block
     return count
-
-
-@inlined
-def _merged_blocks(size, n_rows, indices, ahead, ends):
-    """The same by merging the rows, each of which moves from `ahead` to `ends`."""
-    count = np.int64(0)
-    while True:
-        least = FAR
-        for r in range(n_rows):
-            if ahead[r] < ends[r]:
-                least = min(least, np.int64(indices[ahead[r]]))
-        if least == FAR:
-            return count
-        count += 1
-        after = np.int64(np.uint64(least) // np.uint64(size)) * size + size
-        for r in range(n_rows):
-            while ahead[r] < ends[r] and indices[ahead[r]] < after:
-                ahead[r] += 1
 
 
 def blocks_per_block_row(indptr: np.ndarray, block_col: np.ndarray, n_block_cols: int, block_size: int) -> np.ndarray:

@@ -13,7 +13,7 @@ import itertools
 import operator
 import os
 from collections.abc import Callable, Collection, Iterable
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,8 +25,9 @@ from . import limits, validation
 #: The most rows or columns.
 LARGEST = 2**62 - 1
 
-#: Packages whose sparse arrays are taken, and ours.
-SPARSE_PACKAGES = ("scipy", "cupyx", "sparse", "cvrarray")
+#: Other packages whose sparse arrays are taken; and all.
+OTHERS = ("scipy", "cupyx", "sparse")
+SPARSE_PACKAGES = (*OTHERS, "cvrarray")
 
 _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
 
@@ -84,14 +85,12 @@ def as_csr(obj: Any, wants: Wants | None = None) -> CSR:
     if len(obj.shape) != 2:
         raise ValueError(f"a matrix must have 2 dimensions; got shape {tuple(obj.shape)}")
     home = package(obj)
-    if home in _FROM_SPARSE:
-        return _from_sparse(obj, partial(_from_cupyx, wants=wants) if home == "cupyx" else _FROM_SPARSE[home])
-    if home == "cupy":
-        return _from_dense(obj)
+    if home in OTHERS:
+        return _from_sparse(obj, wants)
     if isinstance(obj, np.ma.MaskedArray):
         raise TypeError("a matrix must hold all its values; got a masked array. Call .filled(0) first")
-    if isinstance(obj, np.ndarray):
-        return _from_dense(np.asarray(obj))
+    if home in ("numpy", "cupy"):
+        return _from_dense(np.asarray(obj) if home == "numpy" else obj)
     raise TypeError(
         f"a matrix must come from numpy, cupy, scipy.sparse, cupyx.scipy.sparse, sparse or cvrarray; got "
         f"{type(obj).__module__}.{type(obj).__name__}.{_ELSEWHERE.get(_root(obj), ' Convert it to one of these first')}"
@@ -280,10 +279,10 @@ def from_bsr(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> CS
     """
     shape = check_shape(shape)
     data = _as_values(np.asarray(data))
-    is_half = data.dtype == np.float16
-    stored = data.view(np.uint16) if is_half else data  # SciPy has no float16: it moves the bits
-    csr = _trusted_bsr(as_integers(indptr, "indptr"), as_integers(indices, "indices"), stored, shape).tocsr()
-    return from_parts(csr.indptr, csr.indices, csr.data.view(np.float16) if is_half else csr.data, shape)
+    # SciPy has no float16: it moves the bits
+    bits = data.view(np.uint16) if data.dtype == np.float16 else data
+    csr = _trusted_bsr(as_integers(indptr, "indptr"), as_integers(indices, "indices"), bits, shape).tocsr()
+    return from_parts(csr.indptr, csr.indices, csr.data.view(data.dtype), shape)
 
 
 def _trusted_bsr(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, shape: tuple[int, int]) -> Any:
@@ -359,7 +358,7 @@ def looked_at(csr: CSR, wants: Wants | None) -> CSR:
 
 def rows(csr: CSR) -> Any:
     """(nnz,) the row of every nonzero of `csr`."""
-    return _row_of_nonzero(csr.indptr, csr.indices, devices.of(csr.data))
+    return devices.of(csr.data).backend("csr").row_of_nonzero(csr.indptr, csr.indices)
 
 
 def index_dtype(shape: tuple[int, int]) -> np.dtype:
@@ -409,63 +408,54 @@ def narrowed(values: Any, dtype: np.dtype) -> Any:
         return values.astype(dtype)
 
 
-def _from_sparse(matrix: Any, convert: Callable[[Any], CSR]) -> CSR:
-    """`convert` `matrix`, whose rows may need more memory than the matrix and the machine have."""
-    shape = check_shape(matrix.shape)
-    by_rows = getattr(matrix, "format", "") in ("csr", "bsr", "lil") or 0 in (getattr(matrix, "compressed_axes", None) or ())
-    if not by_rows:  # else it holds something for each of its rows
-        limits.require_rows(shape, int(getattr(getattr(matrix, "data", None), "nbytes", 0)))
+def _from_sparse(matrix: Any, wants: Wants | None) -> CSR:
+    """A sparse matrix of another package, whose rows may need more memory than the matrix and the machine have."""
+    shape, (format, indices, data) = check_shape(matrix.shape), stored(matrix)
+    if format not in ("csr", "bsr", "lil"):  # else it holds something for each of its rows
+        limits.require_rows(shape, int(getattr(data, "nbytes", 0)))
     try:
-        return convert(matrix)
+        if format == "lil":
+            return _from_lil(matrix)
+        if format == "dok":
+            return _from_dok(indices[0], data, shape, check_dtype(matrix.dtype))
+        build, of_gpu = _BUILD[format]
+        return build(*indices, data, shape, *([wants] if of_gpu else ()))
     except MemoryError as error:
         raise limits.named(error, shape) from error
 
 
-def _from_scipy(matrix: Any) -> CSR:
-    if matrix.format == "csr":
-        return from_parts(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
-    if matrix.format == "coo":  # not its own tocsr(), which sums duplicates in an order of its own
-        row, col = _pair(matrix.coords)
-        return from_triplets(row, col, matrix.data, matrix.shape)
-    if matrix.format == "csc":
-        return from_csc(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
-    if matrix.format == "bsr":
-        return from_bsr(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
-    if matrix.format == "dia":
-        return from_dia(matrix.offsets, matrix.data, matrix.shape)
-    if matrix.format == "lil":
-        return _from_lil(matrix)
-    return _from_entries(matrix.keys(), matrix.values(), matrix.shape, check_dtype(matrix.dtype))  # dok
+#: How CSRs are made from the arrays of each format; and whether a GPU looks at them meanwhile.
+_BUILD: dict[str, tuple[Callable[..., CSR], bool]] = {
+    "csr": (from_parts, True), "coo": (from_triplets, True), "csc": (from_csc, False), "bsr": (from_bsr, False),
+    "dia": (from_dia, False),
+}  # fmt: skip
 
 
-def _from_cupyx(matrix: Any, wants: Wants | None = None) -> CSR:
-    if matrix.format == "csr":
-        return from_parts(matrix.indptr, matrix.indices, matrix.data, matrix.shape, wants)
-    if matrix.format == "csc":
-        return from_csc(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
-    if matrix.format == "dia":
-        return from_dia(matrix.offsets, matrix.data, matrix.shape)
-    return from_triplets(matrix.row, matrix.col, matrix.data, matrix.shape, wants)
+def stored(matrix: Any) -> tuple[str, tuple[Any, ...], Any]:
+    """The format of a sparse matrix of another package, in SciPy's terms; its index arrays; and its values. Of a DOK its keys
+    and its values.
+    """
+    format = getattr(matrix, "format", "")
+    if package(matrix) == "sparse":
+        if matrix.fill_value != 0:
+            raise ValueError(
+                f"a matrix needs fill value 0; got {matrix.fill_value}. Subtract it first, or call todense() on the input"
+            )
+        axes = tuple(getattr(matrix, "compressed_axes", None) or ())  # of GCXS, and its CSR and CSC
+        if axes and axes not in ((0,), (1,)):
+            raise ValueError(f"compressed_axes of a matrix must be (0,) or (1,); got {axes}")
+        format = ("csr", "csc")[axes[0]] if axes else "dok" if isinstance(matrix.data, dict) else "coo"
+    if format == "dok":
+        of = getattr(matrix, "data", matrix)
+        return format, (of.keys(),), of.values()
+    if format == "coo":  # not its own tocsr(), which sums duplicates in an order of its own
+        coords = matrix.coords if hasattr(matrix, "coords") else (matrix.row, matrix.col)
+        if len(coords) != 2:
+            raise ValueError(f"coords of a matrix must hold rows and columns; got {len(coords)} arrays")
+        return format, tuple(coords), matrix.data
+    names = {"dia": ["offsets"], "lil": ["rows"]}.get(format, ["indptr", "indices"])
+    return format, tuple(getattr(matrix, name) for name in names), matrix.data
 
-
-def _from_pydata(array: Any) -> CSR:
-    if array.fill_value != 0:
-        raise ValueError(
-            f"a matrix needs fill value 0; got {array.fill_value}. Subtract it first, or call todense() on the input"
-        )
-    if hasattr(array, "compressed_axes"):  # GCXS, and its CSR and CSC
-        if tuple(array.compressed_axes) not in ((0,), (1,)):
-            raise ValueError(f"compressed_axes of a matrix must be (0,) or (1,); got {array.compressed_axes}")
-        build = (from_parts, from_csc)[array.compressed_axes[0]]
-        return build(array.indptr, array.indices, array.data, array.shape)
-    if isinstance(array.data, dict):  # DOK
-        return _from_entries(array.data.keys(), array.data.values(), array.shape, check_dtype(array.dtype))
-    row, col = _pair(array.coords)
-    return from_triplets(row, col, array.data, array.shape)
-
-
-#: How to convert the sparse arrays of each package that has some.
-_FROM_SPARSE = {"scipy": _from_scipy, "cupyx": _from_cupyx, "sparse": _from_pydata}
 
 #: What to call first on objects of other packages.
 _ELSEWHERE = {
@@ -478,13 +468,6 @@ def _root(obj: Any) -> str:
     """The package that an object's class is in."""
     name: str = type(obj).__module__
     return name.partition(".")[0]
-
-
-def _pair(coords: Any) -> Any:
-    """The rows and columns of a COO's `coords`."""
-    if len(coords) != 2:
-        raise ValueError(f"coords of a matrix must hold rows and columns; got {len(coords)} arrays")
-    return coords
 
 
 def _from_lil(matrix: Any) -> CSR:
@@ -500,7 +483,7 @@ def _from_lil(matrix: Any) -> CSR:
     return from_parts(csr.indptr, csr.indices, csr.data, shape)
 
 
-def _from_entries(keys: Collection[Any], values: Iterable[Any], shape: tuple[int, int], dtype: np.dtype) -> CSR:
+def _from_dok(keys: Collection[Any], values: Iterable[Any], shape: tuple[int, int], dtype: np.dtype) -> CSR:
     """Canonical CSR of a DOK."""
     if not all(type(key) is tuple and len(key) == 2 for key in keys):
         raise ValueError("keys of a DOK must be pairs, (row, column)")
@@ -518,11 +501,6 @@ def _from_dense(array: Any) -> CSR:
     with devices.of(array).use():
         row, col = xp.nonzero(array)
         return from_triplets(row, col, array[row, col].astype(values, copy=False), array.shape)
-
-
-def _row_of_nonzero(indptr: Any, indices: Any, device: devices.Device) -> Any:
-    """(nnz,) the row of every nonzero of a CSR."""
-    return device.backend("csr").row_of_nonzero(indptr, indices)
 
 
 def _as_array(values: Any, name: str) -> Any:
