@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import gzip
 import importlib
-import itertools
 import json
 import math
 import os
@@ -403,35 +402,12 @@ def test_no_more_panels_are_held_than_stated(path, monkeypatch):
     begun, ahead = set(), []
     read = layout.read_piece
     monkeypatch.setattr(stream.layout, "read_piece", lambda path, k, *rest: begun.add(k) or read(path, k, *rest))
-    for k, _ in enumerate(stored._sweep()):
+    for k, _ in enumerate(stored._panels()):
         time.sleep(0.005)
         ahead.append(max(begun) - k)
     assert len(ahead) == stored.n_panels > 10
     assert max(ahead) == 2
     assert stored._staging._buffers[0].size * len(stored._staging._buffers) <= 3 * stored.panel_bytes
-
-
-def test_timeline_shows_reading_beside_computing(path, monkeypatch):
-    from cvrarray.store import stream
-
-    to_store(matrix((4000, 300)), path, chunks="20 kB", format="cvr", device="cpu")
-    stored = Stored(path, device="cpu", budget=0)
-    stored @ np.ones(300)
-    read = layout.read_piece
-
-    def slow(*args):
-        time.sleep(0.01)
-        read(*args)
-
-    monkeypatch.setattr(stream.layout, "read_piece", slow)
-    assert stored.timeline is None
-    stored.matvec(np.ones(300), timeline=True)
-    assert [span.panel for span in stored.timeline] == list(range(stored.n_panels))
-    for span in stored.timeline:
-        assert 0 <= span.read[0] < span.read[1] <= span.copy[0] <= span.copy[1] <= span.compute[0] <= span.compute[1]
-        assert span.read[1] - span.read[0] >= 0.01
-    begun = [after.read[0] < before.compute[1] for before, after in itertools.pairwise(stored.timeline)]
-    assert np.mean(begun) > 0.8, "reading waits for computing"
 
 
 def test_solvers_take_it(path):
