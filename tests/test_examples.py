@@ -16,7 +16,6 @@ import cvrarray
 from cvrarray import cvr, generate, linalg
 from cvrarray.array.transposed import TransposedArray
 from cvrarray.choice import model
-from cvrarray.store import stream
 
 ROOT = Path(__file__).parent.parent
 MODULES = sorted(
@@ -46,7 +45,7 @@ def documented() -> dict[str, object]:
     names = {name: getattr(cvrarray, name) for name in cvrarray.__all__ if name not in ("generate", "linalg", *OF_DASK)}
     names |= public(generate)
     names |= {f"linalg.{name}": getattr(linalg, name) for name in linalg.__all__}
-    for cls in (cvr.Chunk, TransposedArray, model.Statistics, stream.Span):
+    for cls in (cvr.Chunk, TransposedArray, model.Statistics):
         names[cls.__name__] = cls
     return names
 
@@ -155,15 +154,17 @@ def test_what_lacks_an_example_is_found():
 
 @pytest.mark.parametrize("module", [pytest.param(name, marks=pytest.mark.xdist_group("examples")) for name in MODULES])
 def test_examples_run(module, tmp_path, monkeypatch):
-    """In a namespace that holds cvrarray and np alone; whatever an example leaves on disk goes."""
+    """In a namespace that holds cvrarray, np and the path of a store; whatever an example leaves on disk goes."""
     needed = NEEDS.get(".".join(module.split(".")[:2]))
     needs = pytest.importorskip(needed) if needed else None
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = str(tmp_path / "matrix.store")
+    cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     with needs.config.set(scheduler="synchronous") if needed == "dask" else nullcontext():
         for test in doctest.DocTestFinder().find(importlib.import_module(module)):
-            test.globs = {"cvrarray": cvrarray, "np": np}
+            test.globs = {"cvrarray": cvrarray, "np": np, "path": path}
             runner.run(test)
     assert runner.tries
     assert not runner.failures

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from test_store import matrix, pieces_of, whole
 
 import cvrarray
 from cvrarray import Stored, to_store
-from cvrarray.store import layout, spool, stream
+from cvrarray.store import layout, stream
 from cvrarray.store.lock import beside
 
 TABLES = {"cvr": "step_ptr", "bbcsr": "bin_rowptr"}
@@ -46,7 +45,7 @@ def forge(path, k, table, change):
     start, size = panel.offsets[table], np.prod(header["shape"]) * np.dtype(header["dtype"]).itemsize
     change(content[start : start + size].view(header["dtype"]))
     file.write_bytes(content)
-    crcs = [zlib.crc32(content[first : first + layout.PIECE]) for first in range(0, content.size, layout.PIECE)]
+    crcs = [layout.checksum(content[first : first + layout.PIECE]) for first in range(0, content.size, layout.PIECE)]
     edit(layout.manifest_file(path, k), lambda found: found.update(pieces=crcs))
 
 
@@ -209,49 +208,6 @@ def test_writers_do_not_follow_links_out_of_a_store(path, tmp_path):
     assert abs(whole(Stored(path, device="cpu")) - matrix(seed=1)).nnz == 0
     assert sorted(os.listdir(away)) == ["panel", "thesis.tex"]
     assert (away / "thesis.tex").read_text() == "all of it"
-
-
-# ------------------------------------------------------------------------------------------------ the spool
-
-
-def filled(path, name="entries"):
-    entries = spool.Spool(beside(path, "spool"), (1000, 300))
-    entries.fill(pieces_of(matrix(), 5), name)
-    return entries
-
-
-def test_entries_that_were_set_aside_are_not_read_again(path):
-    """Nor are they without a name, which could be any matrix's, nor where a file of theirs was cut."""
-    filled(path)
-    again = spool.Spool(beside(path, "spool"), (1000, 300))
-    assert again.is_filled("entries")
-    assert not again.is_filled("others") and not spool.Spool(beside(path, "spool"), (1000, 301)).is_filled("entries")
-
-    def no_pieces():
-        raise AssertionError("the pieces are asked for")
-        yield
-
-    to_store(no_pieces(), path, shape=(1000, 300), name="entries", device="cpu", resume=True)
-    np.testing.assert_allclose(whole(Stored(path, device="cpu")).toarray(), matrix().toarray())
-    filled(path, name=None)
-    assert not again.is_filled(None)
-    filled(path)
-    bucket = next(Path(beside(path, "spool")).glob("bucket-*"))
-    bucket.write_bytes(bucket.read_bytes()[:-8])
-    assert not again.is_filled("entries")
-
-
-@pytest.mark.parametrize("which", ["bucket-*", "counts"])
-def test_changed_entries_are_refused(which, path):
-    filled(path)
-    file = next(Path(beside(path, "spool")).glob(which))
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 16
-    file.write_bytes(content)
-    with pytest.raises(ValueError, match="does not match its checksum"):
-        to_store([], path, shape=(1000, 300), name="entries", device="cpu", resume=True)
-    (Path(beside(path, "spool")) / "spool.json").write_text('{"shape": [1000, 300]}')
-    assert not spool.Spool(beside(path, "spool"), (1000, 300)).is_filled("entries")
 
 
 # ------------------------------------------------------------------------------------------------ what is not ours

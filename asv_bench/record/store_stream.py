@@ -1,4 +1,4 @@
-"""Products with a matrix on disk, larger than the device may hold: rates of disk, copy and product, who waited.
+"""Products with a matrix on disk, larger than the device may hold: rates of disk, copy and product.
 
     python -m asv_bench.record.store_stream --gigabytes 40 --device cuda --pool-limit 5 --store /scratch/big.store
     python -m asv_bench.record.store_stream --gigabytes 2 --device cpu
@@ -6,7 +6,7 @@
 1. Writes the store, if it is not there: a random matrix of float32, panel by panel.
 2. Measures the disk (the same panels, read and not used; `--cold` drops them from the system's cache first) and the
    copy from pinned memory to the device.
-3. Streams A @ x, with CuPy's pool limited to `--pool-limit` GB, and prints the timeline of the last product.
+3. Streams A @ x, with CuPy's pool limited to `--pool-limit` GB.
 4. Resident: with panels kept on the device, beside one undivided array of as many of their rows as fit (`--resident`
    GB).
 """
@@ -104,19 +104,6 @@ def _wait(target) -> None:
         target.xp.cuda.runtime.deviceSynchronize()
 
 
-def print_timeline(stored: cvrarray.Stored, width: int = 100) -> None:
-    """A line a panel: seconds, and a bar each for read (r), copy (c) and compute (X)."""
-    end = max(span.compute[1] for span in stored.timeline)
-    for span in stored.timeline:
-        line = [" "] * width
-        for mark, (begin, stop) in (("r", span.read), ("c", span.copy), ("X", span.compute)):
-            for place in range(int(begin / end * (width - 1)), int(stop / end * (width - 1)) + 1):
-                if stop > begin:
-                    line[place] = mark if line[place] == " " else "*"
-        times = "  ".join(f"{b:7.3f}-{e:7.3f}" for b, e in (span.read, span.copy, span.compute))
-        print(f"{span.panel:5d}  {times}  |{''.join(line)}|")
-
-
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -131,7 +118,6 @@ def main() -> None:
     parser.add_argument("--cold", action="store_true", help="drop the store from the system's cache before each reading")
     parser.add_argument("--no-verify", action="store_true")
     parser.add_argument("--resident", type=float, default=0.0, help="GB of panels to keep, beside one undivided array")
-    parser.add_argument("--no-timeline", action="store_true")
     arguments = parser.parse_args()
 
     target, verify = devices.parse(arguments.device), not arguments.no_verify
@@ -165,7 +151,7 @@ def main() -> None:
         if arguments.cold:
             drop_from_cache(stored)
         begin = time.perf_counter()
-        stored.matvec(x, timeline=not arguments.no_timeline)
+        stored.matvec(x)
         _wait(target)
         rates.append(stored.nbytes / (time.perf_counter() - begin) / 1e9)
     best = max(rates)
@@ -174,8 +160,6 @@ def main() -> None:
     )
     if target.kind == "cuda":
         print(f"pool holds {target.xp.get_default_memory_pool().total_bytes() / 1e9:.2f} GB")
-    if not arguments.no_timeline:
-        print_timeline(stored)
     stored.close()
 
     if arguments.resident:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
-from typing import Any
 
 import numpy as np
 
@@ -21,26 +19,15 @@ class Staging:
         """Host memory to read `n_bytes` into; a panel to `keep` gets its own. Waits for the slot's last copy."""
         return memory.empty(n_bytes, np.uint8) if keep else self._buffers[slot][:n_bytes]
 
-    def to_device(self, slot: int, content: np.ndarray, keep: bool) -> tuple[Any, Any, Any]:
-        """`content` where it can be computed with, and marks of when the copy began and ended."""
-        now = mark()
-        return content, now, now
+    def to_device(self, slot: int, content: np.ndarray, keep: bool) -> np.ndarray:
+        """`content` where it can be computed with."""
+        return content
 
     def done(self, slot: int) -> None:
         """All computing with the slot's panel has been asked for."""
 
     def drain(self) -> None:
         """Wait until no slot is in use."""
-
-
-def mark() -> float:
-    """This moment in the course of the computation."""
-    return time.perf_counter()
-
-
-def seconds(marks: list[Any], origin: Any) -> list[float]:
-    """When the `marks` were reached, after `origin`, a mark too."""
-    return [mark - origin for mark in marks]
 
 
 def free_memory() -> int:

@@ -30,8 +30,8 @@ class Staging:
             self._copied[slot].synchronize()
         return self._pinned[slot][:n_bytes]
 
-    def to_device(self, slot: int, content: np.ndarray, keep: bool) -> tuple[Any, Any, Any]:
-        """`content` on the device, for the current stream, and marks of when the copy begins and ends."""
+    def to_device(self, slot: int, content: np.ndarray, keep: bool) -> Any:
+        """`content` on the device, for the current stream."""
         if keep:  # of the copying stream's own memory: no other stream has used it
             with self._stream:
                 buffer = cupy.empty(content.size, cupy.uint8)
@@ -41,11 +41,10 @@ class Staging:
                 self._used[slot] = cupy.cuda.get_current_stream().record()
             buffer = self._buffers[slot][: content.size]
             self._stream.wait_event(self._used[slot])
-        began = self._stream.record()
         buffer.data.copy_from_host_async(content.ctypes.data, content.nbytes, self._stream)
         self._copied[slot] = self._stream.record()
         cupy.cuda.get_current_stream().wait_event(self._copied[slot])
-        return buffer, began, self._copied[slot]
+        return buffer
 
     def done(self, slot: int) -> None:
         """All computing with the slot's panel has been asked for, on the current stream."""
@@ -56,18 +55,6 @@ class Staging:
         """Wait until no slot is in use."""
         self._stream.synchronize()
         cupy.cuda.get_current_stream().synchronize()
-
-
-def mark() -> Any:
-    """An event recorded on the current stream now."""
-    return cupy.cuda.get_current_stream().record()
-
-
-def seconds(marks: list[Any], origin: Any) -> list[float]:
-    """Seconds from the mark `origin` to each of `marks`. Waits for the last one."""
-    for mark in marks:
-        mark.synchronize()
-    return [cupy.cuda.get_elapsed_time(origin, mark) / 1e3 for mark in marks]
 
 
 def free_memory() -> int:

@@ -8,9 +8,9 @@
       00000003.json    its manifest (Panel)
 
 1. Every table begins at a multiple of 256 bytes, little-endian, C order, in the order of :mod:`cvrarray.files.cvra`.
-2. The manifest holds the rows, what ``cvrarray.json`` of a ``.cvra`` holds, the offset of each table, the CRC-32 of
-   each piece of the bytes, and the store's id. ``crc32`` is the CRC-32 of the manifest itself without it, as sorted
-   JSON.
+2. The manifest holds the rows, what ``cvrarray.json`` of a ``.cvra`` holds, the offset of each table, the checksum of
+   each piece of the bytes, and the store's id. ``checksum`` is that of the manifest itself without it, as sorted JSON.
+   Checksums are XXH3 of 64 bits.
 3. The bytes are on the disk before the manifest takes its name by a rename: a panel counts when its manifest is there.
 4. Panel k + 1 begins with the row after panel k's last.
 5. A root without a format is that of a store without panels, whatever lies beside it: what a writer was stopped in that
@@ -27,7 +27,6 @@ import os
 import re
 import secrets
 import stat
-import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
@@ -35,6 +34,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import xxhash
 
 from .. import formats
 from ..array import serialized
@@ -46,12 +46,11 @@ from ..files.guards import naming
 from ..input import coercion
 
 VERSION = 1  #: of the stores that are written, and the newest that is read
-PIECE = 4 << 20  #: bytes under one checksum; read and checked by one thread, in cache
+PIECE = 4 << 20  #: bytes under one checksum, read at once by one thread: smaller ones make threads wait for the GIL
 
 _MAGIC = "cvrarray store"
 _FILES = re.compile(r"[0-9]{8,}\.(tables|json)")  # of panels
 _ALIGNMENT = 256  # as cudaMalloc aligns
-_BLOCK = 256 << 10  # bytes of a piece that are read at a time: a core's second cache holds them
 
 
 class Root(NamedTuple):
@@ -82,7 +81,7 @@ class Panel(NamedTuple):
     n_bytes: int
     header: dict[str, Any]  # see cvrarray.files.cvra
     offsets: dict[str, int]  # where each table begins
-    pieces: list[int]  # CRC-32 of each PIECE bytes
+    pieces: list[int]  # checksum of each PIECE bytes
 
     @property
     def nnz(self) -> int:
@@ -269,8 +268,8 @@ def write_panel(path: str, store: str, k: int, first_row: int, A: SparseArray, p
         host = np.ascontiguousarray(devices.move(array, devices.CPU), array.dtype.newbyteorder("<"))
         content[offsets[name] : offsets[name] + host.nbytes] = host.reshape(-1).view(np.uint8)
     spans = range(0, n_bytes, PIECE)
-    crcs = (map if pool is None else pool.map)(lambda start: zlib.crc32(content[start : start + PIECE]), spans)
-    panel = Panel(store, (first_row, first_row + A.shape[0]), n_bytes, header, offsets, list(crcs))
+    checksums = (map if pool is None else pool.map)(lambda start: checksum(content[start : start + PIECE]), spans)
+    panel = Panel(store, (first_row, first_row + A.shape[0]), n_bytes, header, offsets, list(checksums))
     data, manifest = data_file(path, k), manifest_file(path, k)
     try:
         with suppress(FileNotFoundError):
@@ -329,15 +328,8 @@ def _check_panel(panel: Panel, root: Root) -> None:
         size = math.prod(table["shape"]) * np.dtype(table["dtype"]).itemsize
         if not 0 <= panel.offsets[name] <= panel.n_bytes - size or panel.offsets[name] % _ALIGNMENT:
             raise ValueError(f"table {name} must lie inside the panel, at a multiple of {_ALIGNMENT} bytes")
-    crcs = isinstance(panel.pieces, list) and all(map(_is_count, panel.pieces))
-    require("pieces", crcs and len(panel.pieces) == -(-panel.n_bytes // PIECE), f"a checksum for each {PIECE} bytes")
-
-
-def is_whole(path: str, k: int, panel: Panel) -> bool:
-    """Whether the file with the panel's bytes is there and as long as its manifest says; nothing is read."""
-    with suppress(FileNotFoundError):
-        return os.path.getsize(data_file(path, k)) == panel.n_bytes
-    return False
+    counts = isinstance(panel.pieces, list) and all(type(piece) is int for piece in panel.pieces)
+    require("pieces", counts and len(panel.pieces) == -(-panel.n_bytes // PIECE), f"a checksum for each {PIECE} bytes")
 
 
 def require_whole(path: str, k: int, panel: Panel) -> os.stat_result:
@@ -366,42 +358,28 @@ def require_whole(path: str, k: int, panel: Panel) -> os.stat_result:
     return status
 
 
-def read_panel(path: str, k: int, panel: Panel, out: np.ndarray, verify: bool = True) -> None:
-    """The bytes of panel `k` into `out`, (panel.n_bytes,) uint8.
+def read_piece(path: str, k: int, panel: Panel, i: int, out: np.ndarray, verify: bool) -> None:
+    """Piece `i` of panel `k` to its place in `out`, (panel.n_bytes,) uint8. Pieces may be read by several threads.
 
     Raises
     ------
     FileNotFoundError
         The file is missing.
     ValueError
-        The file is shorter or longer than the manifest says, or a piece does not match its checksum.
+        The file is shorter or longer than the manifest says, or the piece does not match its checksum.
     """
-    for i in range(len(panel.pieces)):
-        read_piece(path, k, panel, i, out, verify)
-
-
-def read_piece(path: str, k: int, panel: Panel, i: int, out: np.ndarray, verify: bool) -> None:
-    """Piece `i` of :func:`read_panel`: pieces may be read by several threads at once."""
-    name = data_file(path, k)
-    start = i * PIECE
-    content = memoryview(out)[start : min(start + PIECE, panel.n_bytes)]
+    name, start = data_file(path, k), i * PIECE
+    content = out[start : start + PIECE]
     require_whole(path, k, panel)
     try:
-        with open(name, "rb", buffering=0) as file:
+        with open(name, "rb") as file:
             file.seek(start)
-            done = crc = 0
-            while done < len(content):
-                n_bytes = file.readinto(content[done : done + _BLOCK])
-                if not n_bytes:
-                    raise ValueError(f"panel {k} of {path}: {name} ends at byte {start + done}. {_remedy(path, panel)}")
-                if verify:  # while the block is in cache
-                    crc = zlib.crc32(content[done : done + n_bytes], crc)
-                done += n_bytes
+            n_bytes = file.readinto(content)
     except OSError as error:
         raise _naming_panel(error, path, k, name) from error
-    if verify and crc != panel.pieces[i]:
+    if n_bytes < content.size or (verify and checksum(content) != panel.pieces[i]):
         raise ValueError(
-            f"panel {k} of {path}: bytes {start} to {start + len(content)} of {name} do not match their checksum. "
+            f"panel {k} of {path}: bytes {start} to {start + content.size} of {name} do not match their checksum. "
             f"{_remedy(path, panel)}"
         )
 
@@ -437,24 +415,32 @@ def _naming_panel(error: OSError, path: str, k: int, file: str) -> OSError:
     return OSError(error.errno, f"panel {k} of {path}: {os.strerror(error.errno) if error.errno else error}", file)
 
 
-# ------------------------------------------------------------------------------------------------ JSON
+# ------------------------------------------------------------------------------------------------ checksums and JSON
+
+
+def checksum(*parts: Any) -> int:
+    """XXH3 of the bytes of `parts`. Other threads run meanwhile, unlike in google-crc32c."""
+    state = xxhash.xxh3_64()
+    for part in parts:
+        state.update(part)
+    return int(state.intdigest())
 
 
 def sealed(attributes: dict[str, Any]) -> dict[str, Any]:
     """`attributes` with their checksum."""
-    return {**attributes, "crc32": _crc(attributes)}
+    return {**attributes, "checksum": _checksum(attributes)}
 
 
 def unsealed(attributes: dict[str, Any], remedy: str = _REMEDY) -> dict[str, Any]:
     """What was sealed; a ValueError with the `remedy` where it has changed since."""
-    content = {name: value for name, value in attributes.items() if name != "crc32"}
-    if attributes.get("crc32") != _crc(content):
+    content = {name: value for name, value in attributes.items() if name != "checksum"}
+    if attributes.get("checksum") != _checksum(content):
         raise ValueError(f"does not match its checksum. {remedy}")
     return content
 
 
-def _crc(attributes: dict[str, Any]) -> int:
-    return zlib.crc32(json.dumps(attributes, sort_keys=True, separators=(",", ":")).encode())
+def _checksum(attributes: dict[str, Any]) -> int:
+    return checksum(json.dumps(attributes, sort_keys=True, separators=(",", ":")).encode())
 
 
 def write_json(file: str, content: dict[str, Any]) -> None:

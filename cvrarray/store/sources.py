@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -62,14 +61,13 @@ def to_store(
     format, device, **parameters
         As for :func:`cvrarray.asarray`; ``"auto"`` chooses what suits the first panel, and all are made so.
     resume : bool
-        Go on with the store at `path`; write it anew if there is none. Panels that are there are not made again.
-        Nothing is done for one that is complete.
+        Go on with the store at `path`; write it anew if there is none. Panels that are there are not made again, but
+        entries in any order are all read again. Nothing is done for a store that is complete.
     overwrite : bool
         Remove the store at `path` first.
     name : str, optional
         What the source is called in the store; `resume` needs the same. Default: a file's name, size and time of
-        change, a dask array's name, shape, dtype and checksum of any other. Pieces without a name are all read again by
-        `resume`.
+        change, a dask array's name, shape, dtype and checksum of any other.
 
     Raises
     ------
@@ -98,15 +96,17 @@ def to_store(
     path = os.path.realpath(os.fsdecode(path))
     with WriterLock(path) as lock:
         common = {"format": format, "device": device, "resume": resume, "overwrite": overwrite, **parameters}
-        if shape is not None:
-            _from_pieces(iter(source), coercion.check_shape(shape), lock, bytes_of_panel, name, common)
-        elif hasattr(source, "__dask_graph__"):
-            _from_dask(source, lock, name or source.name, common)
-        elif isinstance(source, str | os.PathLike):
-            _from_file(os.fsdecode(source), lock, bytes_of_panel, name, common)
-        else:
-            _from_matrix(source, lock, bytes_of_panel, name, common)
-        spool.remove(beside(path, "spool"))  # that of a writer who was stopped, too
+        try:
+            if shape is not None:
+                _from_pieces(iter(source), coercion.check_shape(shape), lock, bytes_of_panel, name, common)
+            elif hasattr(source, "__dask_graph__"):
+                _from_dask(source, lock, name or source.name, common)
+            elif isinstance(source, str | os.PathLike):
+                _from_file(os.fsdecode(source), lock, bytes_of_panel, name, common)
+            else:
+                _from_matrix(source, lock, bytes_of_panel, name, common)
+        finally:
+            spool.remove(beside(path, "spool"))  # that of a writer who was killed, too
 
 
 def _from_file(source: str, lock: WriterLock, bytes_of_panel: int, name: str | None, common: dict[str, Any]) -> None:
@@ -145,9 +145,7 @@ def _from_matrix(source: Any, lock: WriterLock, bytes_of_panel: int, name: str |
     common = {**common, "format": format, **how}
     rows = panel_rows(csr, bytes_of_panel, block_size(format, how))
     if name is None:
-        checksum = 0
-        for part in csr[:3]:
-            checksum = zlib.crc32(devices.move(part, devices.CPU).view(np.uint8), checksum)
+        checksum = layout.checksum(*(devices.move(part, devices.CPU) for part in csr[:3]))
         name = f"matrix of shape {csr.shape}, {csr.data.dtype}, {csr.nnz} entries, checksum {checksum}"
     with shown("writing", len(rows) - 1, "panels") as update:
         with Writer(lock, csr.shape[1], rows=rows, source=name, **common) as writer:
@@ -178,13 +176,12 @@ def _from_pieces(
         writer.release()
         if writer.complete and not writer.missing():
             return
-    if not (common["resume"] and entries.is_filled(name)):
-        with shown("setting entries aside", unit="pieces") as update:
-            entries.fill(_counted(pieces, update), name)
+    with shown("setting entries aside", unit="pieces") as update:
+        entries.fill(_counted(pieces, update))
     size = block_size(common["format"], common)
     align = math.lcm(*BLOCK_SIZES) if common["format"] == "auto" else size or 1  # any that may be chosen
     rows = entries.cut(bytes_of_panel, partition.alignment(align), size)
-    name = name or f"entries of shape {shape}, {entries.dtype}, checksum {entries.checksum}"
+    name = name or f"entries of shape {shape}, {entries.dtype}, checksum {entries.checksum.hexdigest()}"
     with shown("writing", len(rows) - 1, "panels") as update:
         with Writer(lock, shape[1], rows=rows, source=name, **common) as writer:
             for k, csr in entries.panels(rows, writer.missing()):

@@ -5,9 +5,7 @@ counted. The counts tell where panels begin. A bucket that a panel's end cuts is
 panel is then its files, read whole. Within a row, entries stay in the order in which they came.
 
 In memory are 8 bytes a row, a buffer of entries, and one panel's entries. On the disk, an entry takes its row, its
-column and its value until the store is complete.
-
-``spool.json``, written last, lists the files with their lengths and checksums: what is read again was written here.
+column and its value until the writer ends. A writer that goes on for one that was killed sets all entries aside anew.
 
 A folder that holds anything but files of the names that are given here is not written to, and not removed.
 """
@@ -15,21 +13,17 @@ A folder that holds anything but files of the names that are given here is not w
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import shutil
-import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import xxhash
 
-from ..core import atomic
 from ..core.tables import CSR
 from ..input import coercion, partition
-from . import layout
 
 MOST_BUCKETS = 2048
 BUFFER = 512 << 20  #: bytes of entries that are collected before they are written
@@ -50,8 +44,7 @@ class Spool:
         groups = -(-shape[0] // partition.alignment())
         self._bucket_rows = max(1, -(-groups // MOST_BUCKETS)) * partition.alignment()
         self._entry: Any = None  # of the entries on the disk, from the first piece on
-        self._files: dict[str, list[int]] = {}  # (bytes, their CRC-32) of each file
-        self.checksum = 0  #: CRC-32 of all entries, in the order in which they came
+        self.checksum = xxhash.xxh3_64()  #: of all entries, in the order in which they came
 
     @property
     def dtype(self) -> np.dtype:
@@ -63,42 +56,13 @@ class Spool:
         index = coercion.index_dtype(self.shape)
         self._entry = np.dtype([("row", index), ("col", index), ("val", coercion.check_dtype(dtype))])
 
-    @property
-    def _done_file(self) -> str:
-        return os.path.join(self.folder, "spool.json")
-
-    def is_filled(self, name: str | None) -> bool:
-        """Whether :meth:`fill` came to its end before for a matrix of the same shape and name; then it need not be
-        called.
-
-        Entries without a name could be of any matrix: they count as not filled.
-        """
-        if not is_ours(self.folder):
-            return False
-        try:
-            with open(self._done_file) as file:
-                found = layout.unsealed(json.load(file))
-            files, checksum, dtype = found["files"], int(found["checksum"]), np.dtype(found["dtype"])
-            if any(os.path.getsize(os.path.join(self.folder, file)) != size for file, (size, _) in files.items()):
-                return False
-            known = found["shape"], found["name"], found["bucket_rows"]
-        except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
-            return False
-        if name is None or known != ([*self.shape], name, self._bucket_rows):
-            return False
-        self._set_dtype(dtype)
-        self.checksum, self._files = checksum, files
-        return True
-
-    def fill(self, pieces: Iterable[tuple[Any, Any, Any]], name: str | None) -> None:
-        """Take all entries from `pieces`, triplets of (row, col, val) arrays, in place of whatever was here.
+    def fill(self, pieces: Iterable[tuple[Any, Any, Any]]) -> None:
+        """Take all entries from `pieces`, triplets of (row, col, val) arrays, in place of what a killed writer left.
 
         Parameters
         ----------
         pieces : iterable
             At least one, which may be empty: the first decides the dtype.
-        name : str or None
-            What :meth:`is_filled` shall know the matrix by.
 
         Raises
         ------
@@ -108,43 +72,26 @@ class Spool:
         FileExistsError
             The folder is there, and is no spool's. It stays as it is.
         OSError
-            The disk is full. Nothing is left then, or after any other error.
+            The disk is full.
         """
         remove(self.folder)
         if os.path.lexists(self.folder):
-            raise FileExistsError(
-                errno.EEXIST,
-                "must be a folder of entries set aside; it is something else. Move it away",
-                self.folder,
-            )
-        try:
-            self._fill(pieces, name)
-        except BaseException:
-            remove(self.folder)
-            raise
-
-    def _fill(self, pieces: Iterable[tuple[Any, Any, Any]], name: str | None) -> None:
+            what = "must be a folder of entries set aside; it is something else. Move it away"
+            raise FileExistsError(errno.EEXIST, what, self.folder)
         os.mkdir(self.folder)
-        self._files = {}
-        counts = np.zeros(self.shape[0], np.int64)
-        buffer, size, self._entry, self.checksum = [], 0, None, 0
+        self._counts = np.zeros(self.shape[0], np.int64)
+        buffer, size = list[np.ndarray](), 0
         for number, piece in enumerate(pieces):
             entries = self._checked(piece, number)
-            self.checksum = zlib.crc32(entries.view(np.uint8), self.checksum)
+            self.checksum.update(entries)
             buffer.append(entries)
             size += entries.nbytes
             if size >= BUFFER:
-                self._flush(buffer, counts)
+                self._flush(buffer)
                 buffer, size = [], 0
         if self._entry is None:
             raise ValueError("pieces must hold one piece at least, to tell the dtype; it may be empty")
-        self._flush(buffer, counts)
-        self._append("counts", counts)
-        for file_name in self._files:
-            with self._writing(file_name, "ab") as file:
-                os.fsync(file.fileno())
-        done = {"name": name, "shape": list(self.shape), "bucket_rows": self._bucket_rows, "dtype": self.dtype.str}
-        layout.write_json(self._done_file, layout.sealed({**done, "checksum": self.checksum, "files": self._files}))
+        self._flush(buffer)
 
     def _checked(self, piece: tuple[Any, Any, Any], number: int) -> np.ndarray:
         try:
@@ -170,11 +117,11 @@ class Spool:
         entries["row"], entries["col"], entries["val"] = row, col, val
         return entries
 
-    def _flush(self, buffer: list[np.ndarray], counts: np.ndarray) -> None:
+    def _flush(self, buffer: list[np.ndarray]) -> None:
         entries = np.concatenate(buffer) if buffer else np.empty(0, self._entry)
         if not entries.size:
             return
-        counts += np.bincount(entries["row"], minlength=counts.size)
+        self._counts += np.bincount(entries["row"], minlength=self.shape[0])
         bucket = (entries["row"] // self._bucket_rows).astype(np.int16)  # 16 bits are sorted by radix
         order = np.argsort(bucket, kind="stable")
         entries, bucket = entries[order], bucket[order]
@@ -182,26 +129,17 @@ class Spool:
         for start, stop in zip(starts, [*starts[1:], bucket.size], strict=True):
             self._append(f"bucket-{bucket[start]}", entries[start:stop])
 
-    def _append(self, name: str, content: np.ndarray) -> None:
-        with self._writing(name, "ab") as file:
-            file.write(content)
-        size, crc = self._files.get(name, (0, 0))
-        self._files[name] = [size + content.nbytes, zlib.crc32(content.view(np.uint8), crc)]
-
-    @contextmanager
-    def _writing(self, name: str, mode: str) -> Iterator[Any]:
-        """A file here, open; an OSError says what it was for."""
+    def _append(self, name: str, entries: np.ndarray) -> None:
         path = os.path.join(self.folder, name)
         try:
-            with open(path, mode) as file:
-                yield file
+            with open(path, "ab") as file:
+                file.write(entries)
         except OSError as error:
             raise OSError(error.errno, f"entries cannot be set aside: {os.strerror(error.errno or 0)}", path) from error
 
     def cut(self, target: int, align: int, block_size: int | None) -> np.ndarray:
         """The first row of each panel of about `target` bytes, and n_rows; counts of duplicates are taken for entries."""
-        counts = self._read("counts", np.dtype(np.int64))
-        before = partition.bytes_before(counts, self.dtype.itemsize, self._entry["col"].itemsize, block_size)
+        before = partition.bytes_before(self._counts, self.dtype.itemsize, self._entry["col"].itemsize, block_size)
         return partition.cut(before, target, align)
 
     def panels(self, rows: np.ndarray, wanted: Iterable[int]) -> Iterator[tuple[int, CSR]]:
@@ -224,51 +162,31 @@ class Spool:
             del parts, entries
             yield k, coercion.from_triplets(row - row.dtype.type(first), col, val, (last - first, self.shape[1]))
 
-    def _read(self, name: str, dtype: np.dtype | None = None) -> np.ndarray:
+    def _read(self, name: str) -> np.ndarray:
         """What was written to a file; nothing where no entry was."""
-        if name not in self._files:
-            return np.empty(0, dtype or self._entry)
-        content = np.fromfile(os.path.join(self.folder, name), np.uint8)
-        self._require(name, content.size, zlib.crc32(content))
-        return content.view(dtype or self._entry)
-
-    def _require(self, name: str, size: int, crc: int) -> None:
-        if [size, crc] != self._files[name]:
-            raise ValueError(
-                f"{os.path.join(self.folder, name)} does not match its checksum. The file is damaged: remove the folder "
-                f"{self.folder}, and set the entries aside again with to_store(..., resume=True)"
-            )
+        path = os.path.join(self.folder, name)
+        return np.fromfile(path, self._entry) if os.path.exists(path) else np.empty(0, self._entry)
 
     def _split(self, bucket: int, rows: np.ndarray) -> None:
         """Write a bucket's entries into a file a panel, a buffer at a time."""
-        for name in os.listdir(self.folder):
-            if name.startswith(f"part-{bucket}-"):  # of a writer that was stopped
-                os.unlink(os.path.join(self.folder, name))
-        name = f"bucket-{bucket}"
-        if name not in self._files:
+        path = os.path.join(self.folder, f"bucket-{bucket}")
+        if not os.path.exists(path):
             return
-        size = crc = 0
-        with open(os.path.join(self.folder, name), "rb") as file:
+        with open(path, "rb") as file:
             while (entries := np.fromfile(file, self._entry, BUFFER // self._entry.itemsize)).size:
-                size, crc = size + entries.nbytes, zlib.crc32(entries.view(np.uint8), crc)
                 panel = np.searchsorted(rows, entries["row"], side="right") - 1
                 for k in np.unique(panel):
                     self._append(f"part-{bucket}-{k}", entries[panel == k])
-        self._require(name, size, crc)
 
 
-_NAMES = re.compile(rf"spool\.json|counts|bucket-\d+|part-\d+-\d+|{atomic.TEMPORARY.pattern}")
-
-
-def is_ours(folder: str) -> bool:
-    """Whether `folder` is one that holds nothing but files of a spool."""
-    if os.path.islink(folder) or not os.path.isdir(folder):
-        return False
-    with os.scandir(folder) as found:
-        return all(_NAMES.fullmatch(file.name) and file.is_file(follow_symlinks=False) for file in found)
+_NAMES = re.compile(r"bucket-\d+|part-\d+-\d+")
 
 
 def remove(folder: str) -> None:
-    """Remove a spool's `folder`, whoever has left it there. What is none stays."""
-    if is_ours(folder):
+    """Remove a spool's `folder`, whoever has left it there. What holds anything but a spool's files stays."""
+    if os.path.islink(folder) or not os.path.isdir(folder):
+        return
+    with os.scandir(folder) as found:
+        is_ours = all(_NAMES.fullmatch(file.name) and file.is_file(follow_symlinks=False) for file in found)
+    if is_ours:
         shutil.rmtree(folder)

@@ -10,13 +10,11 @@ import functools
 import operator
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Generator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from itertools import islice
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -28,36 +26,6 @@ from ..core.progress import shown
 from ..cpu.runtime import memory
 from ..input import coercion, partition
 from . import layout
-
-
-class Span(NamedTuple):
-    """What happened to a panel in one product: (begin, end) in seconds after the product began.
-
-    Attributes
-    ----------
-    panel : int
-        Its number.
-    read : (float, float)
-        From the disk to the host, checksums compared, tables verified; (0, 0) for a panel that was on the device.
-    copy : (float, float)
-        From the host to the device.
-    compute : (float, float)
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = tempfile.mkdtemp() + "/matrix.store"
-    >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
-    >>> A = cvrarray.Stored(path, device="cpu")
-    >>> y = A.matvec(np.ones(96), timeline=True)
-    >>> [(span.panel, span.compute[0] >= span.read[1]) for span in A.timeline]
-    [(0, True), (1, True)]
-    """
-
-    panel: int
-    read: tuple[float, float]
-    copy: tuple[float, float]
-    compute: tuple[float, float]
 
 
 class Stored:
@@ -138,8 +106,6 @@ class Stored:
         self._resident: dict[int, SparseArray] = {}
         self._staging: Any = None
         self._lock = threading.Lock()
-        #: What happened to each panel in the last product, a list of :class:`Span`, after ``matvec(timeline=True)``.
-        self.timeline: list[Span] | None = None
 
     # ------------------------------------------------------------------------------------------------ what it is
 
@@ -214,9 +180,6 @@ class Stored:
 
         Examples
         --------
-        >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.store"
-        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
         >>> panel = cvrarray.Stored(path, device="cpu").panel(1)
         >>> type(panel).__name__, panel.shape
         ('CVRArray', (32, 96))
@@ -236,9 +199,6 @@ class Stored:
 
         Examples
         --------
-        >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.store"
-        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
         >>> cvrarray.Stored(path, device="cpu").check()
         """
         with shown("checking", self.n_panels, "panels") as update:
@@ -252,9 +212,6 @@ class Stored:
 
         Examples
         --------
-        >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.store"
-        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
         >>> A = cvrarray.Stored(path, device="cpu", budget="1 MiB")
         >>> y = A @ np.ones(96)
         >>> A.resident_bytes > 0
@@ -281,9 +238,6 @@ class Stored:
 
         Examples
         --------
-        >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.store"
-        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
         >>> with cvrarray.Stored(path, device="cpu") as A:
         ...     y = A.T @ np.ones(96)
         >>> y[:4]
@@ -310,15 +264,12 @@ class Stored:
 
         Examples
         --------
-        >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.store"
-        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
         >>> A = cvrarray.Stored(path, device="cpu")
         >>> float(A.sum()), A.sum(axis=1)[:4]
         (4560.0, array([0., 1., 2., 3.]))
         """
         axis = None if axis is None else reductions._one_axis(axis)
-        with closing(self._sweep()) as panels:
+        with closing(self._panels()) as panels:
             parts = [panel.sum(axis, dtype) for _, _, panel in panels]
         return self._target.xp.concatenate(parts) if axis == 1 else functools.reduce(operator.add, parts)
 
@@ -332,18 +283,15 @@ class Stored:
 
         Examples
         --------
-        >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.store"
-        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
         >>> cvrarray.Stored(path, device="cpu").diagonal()[:4]
         array([0., 1., 2., 3.])
         """
-        with closing(self._sweep()) as panels:
+        with closing(self._panels()) as panels:
             return self._target.xp.concatenate([panel.diagonal(offset + first) for first, _, panel in panels])
 
     # ------------------------------------------------------------------------------------------------ products
 
-    def matvec(self, x: Any, out: Any = None, *, timeline: bool = False) -> Any:
+    def matvec(self, x: Any, out: Any = None) -> Any:
         """``A @ x``, as :meth:`cvrarray.CVRArray.matvec` computes it.
 
         Parameters
@@ -351,8 +299,6 @@ class Stored:
         x : (n_cols,) array on the device
             A column, (n_cols, 1), is taken too.
         out : (n_rows,) array, optional
-        timeline : bool
-            Whether to note what happens when in :attr:`timeline`; on a GPU that waits for the product's end.
 
         Returns
         -------
@@ -368,114 +314,53 @@ class Stored:
 
         Examples
         --------
-        >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.store"
-        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
         >>> cvrarray.Stored(path, device="cpu").matvec(np.ones(96))[:4]
         array([0., 1., 2., 3.])
         """
-        return self._product("matvec", self._vector(x), 1, out, timeline)
+        return self._product("matvec", self._operand(x, 1, self.shape[1]), out)
 
-    def matmat(self, x: Any, out: Any = None, *, timeline: bool = False) -> Any:
-        """``A @ X`` for a dense X; as :meth:`matvec` otherwise.
-
-        Parameters
-        ----------
-        x : (n_cols, k) array on the device
-        out : (n_rows, k) array, optional
-        timeline : bool
-
-        Returns
-        -------
-        (n_rows, k) array
-
-        Raises
-        ------
-        FileNotFoundError, TypeError, ValueError
-            As :meth:`matvec`.
+    def matmat(self, x: Any, out: Any = None) -> Any:
+        """``A @ X`` for a dense X (n_cols, k): (n_rows, k). As :meth:`matvec` otherwise.
 
         Examples
         --------
-        >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.store"
-        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
-        >>> cvrarray.Stored(path, device="cpu").matmat(np.ones((96, 2)))[:3]
-        array([[0., 0.],
-               [1., 1.],
-               [2., 2.]])
+        >>> cvrarray.Stored(path, device="cpu").matmat(np.ones((96, 2)))[2]
+        array([2., 2.])
         """
-        return self._product("matmat", x, 2, out, timeline)
+        return self._product("matmat", self._operand(x, 2, self.shape[1]), out)
 
     def rmatvec(self, x: Any) -> Any:
-        """``A.H @ x``. Panels add up in their order, so that the bits are always the same.
+        """``A.H @ x`` for a vector (n_rows,): (n_cols,). Panels add up in their order, so the bits are always the same.
 
-        Parameters
-        ----------
-        x : (n_rows,) array on the device
-            A column, (n_rows, 1), is taken too.
-
-        Returns
-        -------
-        (n_cols,) array
-
-        Raises
-        ------
-        FileNotFoundError, TypeError, ValueError
-            As :meth:`matvec`.
+        As :meth:`matvec` otherwise.
 
         Examples
         --------
-        >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.store"
-        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
         >>> cvrarray.Stored(path, device="cpu").rmatvec(np.ones(96))[:4]
         array([0., 1., 2., 3.])
         """
-        x = self._vector(x)
-        if x.shape != (self.shape[0],):
-            raise ValueError(f"x must be a vector of length {self.shape[0]} for a store of shape {self.shape}; got {x.shape}")
-        return self._adjoint(x)
+        return self._adjoint(self._operand(x, 1, self.shape[0]))
 
     def rmatmat(self, x: Any) -> Any:
         """``A.H @ X`` for a dense matrix X (n_rows, k): (n_cols, k). As :meth:`rmatvec` otherwise.
 
         Examples
         --------
-        >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.store"
-        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
         >>> cvrarray.Stored(path, device="cpu").rmatmat(np.ones((96, 2)))[2]
         array([2., 2.])
         """
-        x = self._on_device(x, "x")
-        if x.ndim != 2 or x.shape[0] != self.shape[0]:
-            raise ValueError(f"x must be a matrix with rows {self.shape[0]} for a store of shape {self.shape}; got {x.shape}")
-        return self._adjoint(x)
+        return self._adjoint(self._operand(x, 2, self.shape[0]))
 
-    def _adjoint(self, x: Any) -> Any:
-        return self._transposed(x.conj()).conj() if self.dtype.kind == "c" else self._transposed(x)
+    def __matmul__(self, other: Any) -> Any:
+        return self.matmat(other) if np.ndim(other) == 2 else self.matvec(other)
 
-    def _transposed(self, x: Any) -> Any:
-        """``A.T @ x`` for a vector or a matrix."""
-        if x.ndim not in (1, 2) or x.shape[0] != self.shape[0]:
-            raise ValueError(f"x must have length {self.shape[0]} for a store of shape {self.shape}; got shape {x.shape}")
-        with self._target.use(), closing(self._sweep()) as panels:
-            dtype = np.result_type(self.dtype, x.dtype)
-            y = self._target.xp.zeros((self.shape[1], *x.shape[1:]), coercion.wide(dtype))
-            x = x.astype(y.dtype) if y.dtype != dtype else x  # float16: panels add up in float32
-            for first, last, panel in panels:
-                if y.dtype == np.bool_:
-                    y |= TransposedArray.once(panel) @ x[first:last]
-                else:
-                    once = TransposedArray.once(panel)
-                    (once.matvec if x.ndim == 1 else once.matmat)(x[first:last], out=y, beta=1)
-        return coercion.narrowed(y, dtype)
+    def __rmatmul__(self, other: Any) -> Any:
+        other = self._on_device(other)
+        if other.ndim not in (1, 2) or other.shape[-1] != self.shape[0]:
+            raise ValueError(f"x must be a vector of length {self.shape[0]} for x @ A; got shape {other.shape}")
+        return self._transposed(other) if other.ndim == 1 else self._transposed(other.T).T
 
-    def _product(self, kind: str, x: Any, ndim: int, out: Any, timeline: bool) -> Any:
-        x = self._on_device(x, "x")
-        if x.ndim != ndim or x.shape[0] != self.shape[1]:
-            what = "a vector of length" if ndim == 1 else "a matrix with rows"
-            raise ValueError(f"x must be {what} {self.shape[1]} for a store of shape {self.shape}; got shape {x.shape}")
+    def _product(self, kind: str, x: Any, out: Any) -> Any:
         shape = (self.shape[0], *x.shape[1:])
         with self._target.use():
             dtype = np.result_type(self.dtype, x.dtype)
@@ -485,97 +370,101 @@ class Stored:
                 out = self._target.xp.empty(shape, dtype)
             elif self._target.may_share_memory(x, products.checked_out(self, out, shape, dtype)):
                 x = x.copy()  # the first panels' results would be what the others multiply
-            with closing(self._sweep(timeline)) as panels:
+            with closing(self._panels()) as panels:
                 for first, last, panel in panels:
                     getattr(panel, kind)(x, out=out[first:last])
         return out
 
-    def __matmul__(self, other: Any) -> Any:
-        other = self._on_device(other, "x")
-        return self.matmat(other) if other.ndim == 2 else self.matvec(other)
+    def _adjoint(self, x: Any) -> Any:
+        return self._transposed(x.conj()).conj() if self.dtype.kind == "c" else self._transposed(x)
 
-    def __rmatmul__(self, other: Any) -> Any:
-        other = self._on_device(other, "x")
-        if other.ndim not in (1, 2) or other.shape[-1] != self.shape[0]:
-            raise ValueError(f"x must be a vector of length {self.shape[0]} for x @ A; got shape {other.shape}")
-        return self._transposed(other) if other.ndim == 1 else self._transposed(other.T).T
+    def _transposed(self, x: Any) -> Any:
+        """``A.T @ x`` for a vector or a matrix on the device."""
+        with self._target.use(), closing(self._panels()) as panels:
+            dtype = np.result_type(self.dtype, x.dtype)
+            y = self._target.xp.zeros((self.shape[1], *x.shape[1:]), coercion.wide(dtype))
+            x = x.astype(y.dtype) if y.dtype != dtype else x  # float16: panels add up in float32
+            for first, last, panel in panels:
+                once = TransposedArray.once(panel)
+                if y.dtype == np.bool_:
+                    y |= once @ x[first:last]
+                else:
+                    (once.matvec if x.ndim == 1 else once.matmat)(x[first:last], out=y, beta=1)
+        return coercion.narrowed(y, dtype)
 
-    def _vector(self, x: Any) -> Any:
-        """`x` on the device, a column as a vector: linear operators take both."""
-        x = self._on_device(x, "x")
-        return x.reshape(-1) if x.ndim == 2 and x.shape[1] == 1 else x
+    def _operand(self, x: Any, ndim: int, n: int) -> Any:
+        """`x` on the device, of `ndim` dimensions and n rows. A column is a vector too: linear operators take both."""
+        x = self._on_device(x)
+        if ndim == 1 and x.ndim == 2 and x.shape[1] == 1:
+            x = x.reshape(-1)
+        if x.ndim != ndim or x.shape[0] != n:
+            what = "a vector of length" if ndim == 1 else "a matrix with rows"
+            raise ValueError(f"x must be {what} {n} for a store of shape {self.shape}; got shape {x.shape}")
+        return x
 
-    def _on_device(self, array: Any, name: str) -> Any:
-        """`array` as a numeric array on the store's device, or a TypeError that names the remedy."""
+    def _on_device(self, x: Any) -> Any:
+        """`x` as a numeric array on the store's device, or a TypeError that names the remedy."""
         xp = self._target.xp
-        if not isinstance(array, xp.ndarray) and (
-            self._target.kind == "cuda" or coercion.package(array) == "cupy" or hasattr(array, "__cuda_array_interface__")
+        if not isinstance(x, xp.ndarray) and (
+            self._target.kind == "cuda" or coercion.package(x) == "cupy" or hasattr(x, "__cuda_array_interface__")
         ):
             raise TypeError(
-                f"{name} must be on the store's device, {self._target}; got {type(array).__name__}. "
-                f"Use {xp.__name__}.asarray({name}), or Stored(..., device=)"
+                f"x must be on the store's device, {self._target}; got {type(x).__name__}. "
+                f"Use {xp.__name__}.asarray(x), or Stored(..., device=)"
             )
-        return products.operand(self, array, name)
+        return products.operand(self, x, "x")
 
     # ------------------------------------------------------------------------------------------------ the stream
 
-    def _sweep(self, timeline: bool = False) -> Generator[tuple[int, int, SparseArray], None, None]:
+    def _panels(self) -> Generator[tuple[int, int, SparseArray], None, None]:
         """(first row, row after the last, panel on the device) for all panels in turn; each must be used before the
         next.
         """
-        with (
-            shown("streaming", self.n_panels, "panels") as update,
-            self._lock,
-            self._target.use(),
-            ThreadPoolExecutor(self._threads, "cvrarray-read") as pool,
-        ):
+        with shown("streaming", self.n_panels, "panels") as update, self._lock, self._target.use():
             missing = [k for k in range(self.n_panels) if k not in self._resident]
-            if self._staging is None and missing:
-                for k in missing:  # before memory for them is asked for
-                    layout.require_whole(self.path, k, self._manifest[k])
-                largest = max(self._manifest[k].n_bytes for k in missing)
-                self._staging = self._target.backend("staging").Staging(largest, min(self._hold, len(missing)))
-            keep, staging = self._panels_to_keep(), self._staging
-            clock = _Clock(self._target) if timeline else None
-            coming, reads, whole = iter(enumerate(missing)), deque[tuple[list[Future[Any]], np.ndarray, int]](), False
-
-            def read_ahead(n_panels: int) -> None:
-                for place, k in islice(coming, n_panels):
-                    reads.append(self._start_reading(pool, k, place, k in keep))
-
-            try:
-                read_ahead(self._hold)
+            with closing(self._stream(missing)) as arriving:
                 for k, panel in enumerate(self._manifest):
-                    if k in self._resident:
-                        array, slot, read, copied = self._resident[k], None, None, None
-                    else:
-                        read, content, slot = reads.popleft()
-                        for future in read:
-                            future.result()
-                        content, *copied = staging.to_device(slot, content, k in keep)
-                        array = layout.assemble(panel, content)
-                        if self._verify and self._target.kind != "cpu":  # else the pool has
-                            check(self.path, k, panel, array)
-                    if clock:
-                        clock.begin(k, [future.result() for future in read or ()], copied)
-                    yield *panel.rows, array
+                    yield *panel.rows, self._resident[k] if k in self._resident else next(arriving)
                     update(k + 1)
-                    if clock:
-                        clock.end()
-                    if slot is not None:
-                        staging.done(slot)
-                        if k in keep:
-                            self._resident[k] = array
-                        read_ahead(1)
-                whole = True
-            finally:
-                # none may write to a buffer that is gone
-                wait([future for read, *_ in reads for future in read])
-                if staging is not None and not whole:
-                    staging.drain()  # a panel may be on its way still
+                next(arriving, None)  # the last one has been used
             if len(self._resident) == self.n_panels:
                 self._staging = None  # what is on the device is never read again
-            self.timeline = clock.spans() if clock else None
+
+    def _stream(self, missing: list[int]) -> Generator[SparseArray, None, None]:
+        """The panels `missing` on the device in turn, each to be used before the next. Reading is `hold` panels ahead.
+
+        The n-th of them goes through slot n % hold of the staging memory, which is free once panel n - hold was used.
+        """
+        if not missing:
+            return
+        staging, keep = self._staging_for(missing), self._panels_to_keep()
+        reads = deque[tuple[list[Future[None]], np.ndarray]]()  # of the panels ahead: what is under way, and where to
+        with ThreadPoolExecutor(self._threads, "cvrarray-read") as pool:
+            try:
+                for n, k in enumerate(missing):
+                    for ahead in range(n + len(reads), min(n + self._hold, len(missing))):
+                        reads.append(self._start_reading(pool, missing[ahead], ahead % self._hold, missing[ahead] in keep))
+                    reading, content = reads.popleft()
+                    for future in reading:
+                        future.result()
+                    panel = layout.assemble(self._manifest[k], staging.to_device(n % self._hold, content, k in keep))
+                    yield panel
+                    staging.done(n % self._hold)
+                    if k in keep:
+                        self._resident[k] = panel
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                staging.drain()  # a panel may be on its way still
+                raise
+
+    def _staging_for(self, missing: list[int]) -> Any:
+        """Memory for the panels on their way."""
+        if self._staging is None:
+            for k in missing:  # before memory for them is asked for
+                layout.require_whole(self.path, k, self._manifest[k])
+            largest = max(self._manifest[k].n_bytes for k in missing)
+            self._staging = self._target.backend("staging").Staging(largest, min(self._hold, len(missing)))
+        return self._staging
 
     def _panels_to_keep(self) -> set[int]:
         """The panels that stay: as many of the first ones as fit the budget."""
@@ -585,31 +474,23 @@ class Stored:
         ends = np.cumsum([panel.n_bytes for panel in self._manifest], dtype=np.int64)
         return set(range(int(np.searchsorted(ends, self._budget, side="right"))))
 
-    def _start_reading(
-        self, pool: ThreadPoolExecutor, k: int, place: int, keep: bool
-    ) -> tuple[list[Future[Any]], np.ndarray, int]:
-        """Have panel `k`, the `place`-th to be read, read and verified by the pool: (reading, where to, slot)."""
-        slot, panel = place % self._hold, self._manifest[k]
+    def _start_reading(self, pool: ThreadPoolExecutor, k: int, slot: int, keep: bool) -> tuple[list[Future[None]], np.ndarray]:
+        """Have panel `k` read and verified by the pool: what is under way, and where to."""
+        panel = self._manifest[k]
         content = self._staging.host(slot, panel.n_bytes, keep)
-        pieces = range(len(panel.pieces))
-        read = [pool.submit(_read, self.path, k, panel, i, content, self._verify) for i in pieces]
-        if self._verify and self._target.kind == "cpu":  # on a GPU the device does it, once the panel is there
-            read.append(pool.submit(_verify, self.path, k, panel, content, list(read)))
-        return read, content, slot
+        reading = [
+            pool.submit(layout.read_piece, self.path, k, panel, i, content, self._verify) for i in range(len(panel.pieces))
+        ]
+        if self._verify:
+            reading.append(pool.submit(_check_when_read, list(reading), self.path, k, panel, content))
+        return reading, content
 
 
 class TransposedStored:
-    """The transpose of a :class:`Stored`, as a view; what ``A.T`` gives.
-
-    Parameters
-    ----------
-    base : Stored
+    """The transpose of a :class:`Stored`, as a view with the same methods; what ``A.T`` gives.
 
     Examples
     --------
-    >>> import tempfile
-    >>> path = tempfile.mkdtemp() + "/matrix.store"
-    >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
     >>> B = cvrarray.Stored(path, device="cpu").T
     >>> B.shape, B.ndim, B.dtype.name, B.nnz, B.device, B.T.shape
     ((96, 96), 2, 'float64', 95, 'cpu', (96, 96))
@@ -622,96 +503,40 @@ class TransposedStored:
     __array_ufunc__ = None  # x @ A is this class's to answer
 
     def __init__(self, base: Stored):
-        self.base = base
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(n_rows, n_cols)."""
-        return self.base.shape[::-1]
-
-    @property
-    def dtype(self) -> np.dtype:
-        """dtype of the stored values."""
-        return self.base.dtype
-
-    @property
-    def nnz(self) -> int:
-        """Stored entries."""
-        return self.base.nnz
-
-    @property
-    def device(self) -> str:
-        """Where products are computed."""
-        return self.base.device
-
-    @property
-    def T(self) -> Stored:
-        """The base."""
-        return self.base
+        self.base = self.T = base
+        self.shape, self.dtype, self.nnz, self.device = base.shape[::-1], base.dtype, base.nnz, base.device
 
     def __repr__(self) -> str:
         return f"<TransposedStored {self.shape[0]} x {self.shape[1]} of {self.base!r}>"
 
     def matvec(self, x: Any) -> Any:
-        """``A.T @ x`` of the base, for a vector.
+        """``A.T @ x`` of the base."""
+        return self.base._transposed(self.base._operand(x, 1, self.shape[1]))
 
-        Examples
-        --------
-        >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.store"
-        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
-        >>> cvrarray.Stored(path, device="cpu").T.matvec(np.ones(96))[2]
-        np.float64(2.0)
-        """
-        return self @ x
+    def matmat(self, x: Any) -> Any:
+        """``A.T @ X`` of the base."""
+        return self.base._transposed(self.base._operand(x, 2, self.shape[1]))
 
     def rmatvec(self, x: Any) -> Any:
-        """``A.conj() @ x`` of the base, for a vector.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.store"
-        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
-        >>> cvrarray.Stored(path, device="cpu").T.rmatvec(np.ones(96))[2]
-        np.float64(2.0)
-        """
-        x = self.base._on_device(x, "x")
+        """``A.conj() @ x`` of the base."""
+        x = self.base._on_device(x)
         return (self.base @ x.conj()).conj() if self.dtype.kind == "c" else self.base @ x
 
-    matmat, rmatmat = matvec, rmatvec
+    rmatmat = rmatvec
 
     def __matmul__(self, other: Any) -> Any:
-        return self.base._transposed(self.base._on_device(other, "x"))
+        return self.matmat(other) if np.ndim(other) == 2 else self.matvec(other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        other = self.base._on_device(other, "x")
+        other = self.base._on_device(other)
         return self.base @ other if other.ndim == 1 else (self.base @ other.T).T
 
     def sum(self, axis: int | None = None, dtype: Any = None) -> Any:
-        """As :meth:`Stored.sum`.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.store"
-        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
-        >>> cvrarray.Stored(path, device="cpu").T.sum(axis=0)[2]
-        np.float64(2.0)
-        """
+        """As :meth:`Stored.sum`."""
         return self.base.sum(None if axis is None else 1 - reductions._one_axis(axis), dtype)
 
     def diagonal(self, offset: int = 0) -> Any:
-        """As :meth:`Stored.diagonal`.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> path = tempfile.mkdtemp() + "/matrix.store"
-        >>> cvrarray.to_store(np.diag(np.arange(96.0)), path, chunks=1000, format="cvr", device="cpu")
-        >>> cvrarray.Stored(path, device="cpu").T.diagonal()[2]
-        np.float64(2.0)
-        """
+        """As :meth:`Stored.diagonal`."""
         return self.base.diagonal(-offset)
 
 
@@ -750,18 +575,18 @@ def load(path: str, k: int, panel: layout.Panel, device: devices.Device, verify:
     """Panel `k` of the store at `path`, on `device`: one read, and at most one copy."""
     layout.require_whole(path, k, panel)
     content = memory.empty(panel.n_bytes, np.uint8)
-    layout.read_panel(path, k, panel, content, verify)
-    array = layout.assemble(panel, devices.move(content, device))
+    for i in range(len(panel.pieces)):
+        layout.read_piece(path, k, panel, i, content, verify)
     if verify:
-        check(path, k, panel, array)
-    return array
+        check(path, k, panel, content)
+    return layout.assemble(panel, devices.move(content, device))
 
 
 #: What tells the panels apart whose invariants were found to hold in this process: a few bytes for each.
 _CHECKED: set[int] = set()
 
 
-def check(path: str, k: int, panel: layout.Panel, array: SparseArray) -> None:
+def check(path: str, k: int, panel: layout.Panel, content: np.ndarray) -> None:
     """Verify every invariant of the tables of panel `k`, unless that was done before for the same file and manifest.
 
     Checksums are compared whenever a panel is read, so it is what it was then; but a checksum that fits says nothing of
@@ -776,7 +601,7 @@ def check(path: str, k: int, panel: layout.Panel, array: SparseArray) -> None:
     if identity in _CHECKED:
         return
     try:
-        array.check()
+        layout.assemble(panel, content).check()
     except ValueError as error:
         raise ValueError(f"panel {k} of {path}: {error}") from error
     _CHECKED.add(identity)
@@ -790,24 +615,11 @@ def _identity(path: str, k: int, panel: layout.Panel) -> int:
     return hash((repr(panel), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
 
 
-def _read(path: str, k: int, panel: layout.Panel, i: int, content: np.ndarray, verify: bool) -> tuple[float, float]:
-    """Read a piece; when that began and ended."""
-    begin = _now()
-    layout.read_piece(path, k, panel, i, content, verify)
-    return begin, _now()
-
-
-def _verify(path: str, k: int, panel: layout.Panel, content: np.ndarray, read: list[Future[Any]]) -> tuple[float, float]:
-    """Verify the tables of a panel once its pieces are `read`; when that began and ended."""
-    for future in read:
+def _check_when_read(reading: list[Future[None]], *what: Any) -> None:
+    """:func:`check` of a panel whose pieces are being read."""
+    for future in reading:
         future.result()
-    begin = _now()
-    check(path, k, panel, layout.assemble(panel, content))
-    return begin, _now()
-
-
-def _now() -> float:
-    return time.perf_counter()
+    check(*what)
 
 
 def _reopen(path: str, store: str, device: str, hold: int, budget: Any, verify: bool, incomplete: bool) -> Stored:
@@ -816,29 +628,3 @@ def _reopen(path: str, store: str, device: str, hold: int, budget: Any, verify: 
     if stored._root.id != store:
         raise ValueError(f"{path} must be the store {store}, which was pickled; it is {stored._root.id}. Open it anew")
     return stored
-
-
-class _Clock:
-    """Notes what happens to each panel: the host's times, and marks on the device that become times at the end."""
-
-    def __init__(self, target: devices.Device):
-        self._staging = target.backend("staging")
-        self._origin, self._zero = self._staging.mark(), 0.0
-        self._staging.seconds([self._origin], self._origin)  # reached
-        self._zero = _now()
-        self._notes: list[tuple[int, tuple[float, float], list[Any]]] = []
-
-    def begin(self, k: int, read: list[tuple[float, float]], copied: list[Any] | None) -> None:
-        span = (min(b for b, _ in read) - self._zero, max(e for _, e in read) - self._zero) if read else (0.0, 0.0)
-        now = self._staging.mark()
-        self._notes.append((k, span, [*(copied or (now, now)), now]))
-
-    def end(self) -> None:
-        self._notes[-1][2].append(self._staging.mark())
-
-    def spans(self) -> list[Span]:
-        spans = []
-        for k, read, marks in self._notes:
-            copy_begin, copy_end, begin, end = self._staging.seconds(marks, self._origin)
-            spans.append(Span(k, read, (copy_begin, copy_end), (max(begin, copy_end), end)))
-        return spans

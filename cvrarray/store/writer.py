@@ -162,7 +162,10 @@ class Writer:
         if self._root.format is None:
             return False
         with suppress(FileNotFoundError):
-            return layout.is_whole(self.path, k, layout.read_manifest(self.path, k, self._root))
+            panel = layout.read_manifest(self.path, k, self._root)
+            with suppress(ValueError):
+                layout.require_whole(self.path, k, panel)
+                return True
         return False
 
     # ------------------------------------------------------------------------------------------------ panels
@@ -200,7 +203,8 @@ class Writer:
             self._root = self._root._replace(dtype=dtype, format=array.format, parameters=array._parameters())
             layout.replace_root(self.path, self._root)
         if array.dtype != np.dtype(self._root.dtype).newbyteorder("="):
-            raise ValueError(f"panel {k} must have the store's dtype, {self._root.dtype}; got {array.dtype}. Use astype on it")
+            what = f"panel {k} of {self.path} must have the store's dtype, {self._root.dtype}; got {array.dtype}"
+            raise ValueError(f"{what}. Use astype on it")
         with ThreadPoolExecutor() as pool:
             layout.write_panel(self.path, self._root.id, k, first, array, pool)
 

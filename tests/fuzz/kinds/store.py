@@ -7,7 +7,6 @@ import os
 import random
 import shutil
 import tempfile
-import zlib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -131,14 +130,13 @@ def _forged(content: bytes, manifest: dict[str, Any], recipe: list[edits.Edit]) 
         manifest["offsets"][name] = len(out)
         out += table.tobytes()
     out += bytes(-len(out) % 256) or (b"" if out else bytes(256))
-    manifest |= {"header": header, "n_bytes": len(out), "pieces": [zlib.crc32(out)]}
+    manifest |= {"header": header, "n_bytes": len(out), "pieces": [layout.checksum(out)]}
     return bytes(out)
 
 
 def _sealed(attributes: dict[str, Any], changes: list[list[Any]]) -> dict[str, Any]:
-    found = {name: value for name, value in attributes.items() if name != "crc32"} | dict(changes)
-    crc = zlib.crc32(json.dumps(found, sort_keys=True, separators=(",", ":")).encode())
-    return found | {"crc32": crc}
+    found = {name: value for name, value in attributes.items() if name != "checksum"} | dict(changes)
+    return layout.sealed(found)
 
 
 def examine(base: str, recipe: list[edits.Edit], folder: str) -> tuple[str, int]:
