@@ -58,7 +58,7 @@ comma := ,
 .PHONY: demo house test test-rest test-all peer-suites works kill-test gpu-test gpu-sanitize gpu-memcheck gpu-racecheck bench bench-gpu bench-unseen bench-columns ablate record-gpu bench-ops bench-few bench-solve bench-asv bench-check fuzz docs docs-check wheel-check lint format clean
 
 demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
-	$(BIN)/cvrarray demo $(FILES)
+	$(BIN)/cvrarray bench elasticity rmat $(FILES)
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest $(COVERAGE) $(PYTEST_ARGS)
@@ -173,7 +173,7 @@ wheel-check: $(VENV)/.installed-dev
 	$(BIN)/python tests/wheel_contents.py build/wheel-check/*.whl
 	$(PYTHON) -m venv build/wheel-check/venv
 	build/wheel-check/venv/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls build/wheel-check/*.whl)[demo]"
-	cd build/wheel-check/elsewhere && env -u PYTHONPATH ../venv/bin/cvrarray demo --repeats 3
+	cd build/wheel-check/elsewhere && env -u PYTHONPATH ../venv/bin/cvrarray bench --scale small --repeats 3 elasticity rmat
 	cd build/wheel-check/elsewhere && env -u PYTHONPATH ../venv/bin/python -m cvrarray --version
 
 house: $(VENV)/.installed-test

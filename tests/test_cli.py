@@ -20,7 +20,7 @@ import tqdm
 import cvrarray
 from cvrarray import cli, generate
 from cvrarray.choice import model
-from cvrarray.cli import bench, demo, info, peers, sources, table, warmup
+from cvrarray.cli import bench, info, peers, sources, table, warmup
 from cvrarray.core import devices, progress
 from cvrarray.cpu.runtime import threads
 
@@ -88,7 +88,6 @@ def test_version_and_help(run):
         (("bench", "rmat", "--scale", "small", "--dtype", "int8"), "'int8'"),
         (("bench", "rmat", "--device", "tpu"), "'tpu'"),
         (("bench", "neither", "--device", "cpu"), "neither is no file and no generated matrix"),
-        (("demo", "rmat"), "rmat: No such file"),
     ],
 )
 def test_bad_usage(run, argv, message):
@@ -98,7 +97,7 @@ def test_bad_usage(run, argv, message):
     assert out == ""
 
 
-@pytest.mark.parametrize("command", [("info",), ("bench", "--device", "cpu"), ("demo", "--device", "cpu"), ("convert",)])
+@pytest.mark.parametrize("command", [("info",), ("bench", "--device", "cpu"), ("convert",)])
 @pytest.mark.parametrize("kind", ["missing", "broken", "cut", "folder"])
 def test_bad_file(run, mtx, tmp_path, command, kind):
     path = tmp_path / f"{kind}.mtx"
@@ -434,8 +433,6 @@ def test_convert_shows_progress_on_a_terminal(monkeypatch, tmp_path, out):
         (("bench", "MATRIX", "--json", "nowhere/out.json"), "nowhere"),
         (("bench", "MATRIX", "--json", "folder.npz"), "folder.npz"),
         (("bench", "MATRIX", "--dtype", "float64,int8"), "int8"),
-        (("demo", "MATRIX", "--json", "nowhere/out.json"), "nowhere"),
-        (("demo", "MATRIX", "--dtype", "float16"), "float16"),
         (("info", "MATRIX", "--plot", "nowhere/out.png"), "nowhere"),
         (("info", "MATRIX", "--plot", "out.xyz"), "xyz"),
         (("info", "MATRIX", "--plot", "png"), "png"),
@@ -539,49 +536,27 @@ def test_bench_generated_and_json_on_stdout(run, monkeypatch):
     assert case["dtype"] == "complex64"
 
 
-def test_bench_of_values_that_are_few(run, monkeypatch, mtx):
-    recipe = generate.Recipe(generate.poisson7, (9,), (8,), (4,))
-    monkeypatch.setitem(generate.MATRICES, "poisson7", recipe)
-    for values, label in (("one", "poisson7 (one value)"), ("few", "poisson7 (few values)")):
-        code, out, _ = run("bench", "poisson7", "--scale", "small", "--values", values, "--repeats", 2, "--json", "-")
-        (case,) = json.loads(out)["results"]
-        assert (code, case["matrix"]) == (0, label)
-        assert {entry.get("values") for entry in case["runs"] if "plan" in entry} == {"plain"}  # it lies in the caches
-    code, _, err = run("bench", mtx, "--values", "one")
-    assert code == 2
-    assert "--values is for generated matrices" in err
-
-
 def test_bench_with_several_columns(run, tmp_path, mtx):
-    """Each number of columns is a case of its own, beside the named peers alone."""
+    """Each number of columns is a case of its own."""
     out = tmp_path / "out.json"
-    argv = ("bench", mtx, "--device", "cpu", "--repeats", 1, "--columns", "1,3", "--peers", "scipy", "--json", out)
+    argv = ("bench", mtx, "--device", "cpu", "--repeats", 1, "--columns", "1,3", "--json", out)
     code, text, _ = run(*argv)
     assert code == 0
     one, three = json.loads(out.read_text())["results"]
     assert ("columns" not in one, three["columns"]) == (True, 3)
     for case in (one, three):
-        assert {entry["name"] for entry in case["runs"]} == {"cvr", "bbcsr", "scipy"}
+        assert {entry["name"] for entry in case["runs"]} >= {"cvr", "bbcsr", "scipy"}
         assert all(entry["correct"] for entry in case["runs"])
     assert re.search(r"matrix +dtype +columns +nonzeros", text)
     assert "float64, 3 columns: " in text
     assert f"scipy {scipy.__version__}" in text.splitlines()[1]
 
 
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [
-        (("--columns", "4,0"), "--columns must be numbers from 1, separated by commas; got '4,0'"),
-        (("--columns", "many"), "--columns must be numbers from 1, separated by commas; got 'many'"),
-        (("--peers", "scipy,nobody"), "--peers must name some of scipy, sparse.*; got nobody"),
-        (("--peers", "mkl"), "--peers mkl: sparse_dot_mkl is not installed, or finds no MKL: pip install"),
-    ],
-)
-def test_bench_refuses(run, mtx, monkeypatch, argument, message):
-    monkeypatch.setattr(peers, "mkl", lambda: None)
-    code, _, err = run("bench", mtx, "--device", "cpu", "--repeats", 1, *argument)
-    assert code == 2
-    assert re.search(message, err)
+def test_bench_refuses_columns_that_are_no_numbers(run, mtx):
+    for columns in ("4,0", "many"):
+        code, _, err = run("bench", mtx, "--device", "cpu", "--columns", columns)
+        assert code == 2
+        assert f"--columns must be numbers from 1, separated by commas; got '{columns}'" in err
 
 
 def test_bench_gives_mkl_as_many_threads_as_ours(monkeypatch, matrix):
@@ -684,16 +659,6 @@ def test_verdict(runs, expected):
     assert bench.verdict(case_of(*made)) == f"m, float64: {expected}"
 
 
-def test_what_cannot_be_trusted_is_said():
-    """A large spread is warned of; a wrong product, which has no times, is not in the way."""
-    wrong = {"name": "bbcsr", "correct": False}
-    (spread,) = bench.doubts({"results": [case_of(run_of("cvr", 1.0, 3.0, "why", spread=0.5), wrong)]})
-    assert "m, float64: a spread above 20% (cvr* 50%)" in spread
-    assert bench.doubts({"results": [case_of(run_of("cvr", 1.0, 3.0, "why"))]}) == []
-    about = {"repeats": 3, "versions": {}, "peers_left_out": {}, "warnings": [spread], "results": []}
-    assert f"WARNING: {spread}" in bench.text(about | {"device": {"name": "a processor", "device": "cpu"}})
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 @pytest.mark.parametrize("columns", [1, 3])
 def test_worst_error(matrix, dtype, columns):
@@ -726,9 +691,9 @@ def test_a_peer_that_refuses_is_left_out(monkeypatch, matrix):
 
     products = peers.products
     monkeypatch.setattr(peers, "products", lambda *given: products(*given) | {"picky": refuses})
-    case = bench.measure_case("m", matrix, devices.CPU, 1, 0, among=["scipy"])
-    assert {run["name"] for run in case["runs"]} == {"cvr", "bbcsr", "scipy"}
-    assert case["left_out"] == {"picky": "RuntimeError: not for this one"}
+    case = bench.measure_case("m", matrix, devices.CPU, 1, 0)
+    assert "picky" not in {run["name"] for run in case["runs"]}
+    assert case["left_out"]["picky"] == "RuntimeError: not for this one"
     monkeypatch.setattr(peers, "products", lambda *given: {"picky": refuses})
     with pytest.raises(ValueError, match="no peer is left: picky: RuntimeError: not for this one"):
         bench.measure_case("m", matrix, devices.CPU, 1, 0)
@@ -758,21 +723,6 @@ def test_table():
     assert table.size(12_345_678) == "12.3 MB"
     assert table.size(5e15) == "5,000 TB"
     assert table.render(["a", "long"], [["one", "2"], ["x", "13"]]) == "a    long\n---  ----\none     2\nx      13"
-
-
-# ---------------------------------------------------------------------------------------------------------- demo
-
-
-def test_demo(run, monkeypatch, mtx, device):
-    pytest.importorskip("skfem")
-    monkeypatch.setattr(demo, "ELASTICITY_REFINEMENTS", 1)
-    monkeypatch.setattr(demo, "RMAT_SCALE", 8)
-    code, out, _ = run("demo", mtx, "--device", device, "--repeats", 1)
-    assert code == 0
-    verdicts = out.rpartition("* chosen by asarray")[2].split("\n")
-    for name in ("elasticity", "Graph500", str(mtx)):
-        (line,) = [line for line in verdicts if line.startswith(f"{name}, float64:")]
-        assert "wins" in line or "a draw" in line
 
 
 # ---------------------------------------------------------------------------------------------------------- packaging
