@@ -8,20 +8,23 @@ method.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..array.base import SparseArray
 from ..input import coercion
-from . import arguments, mixed, operators, preconditioners, solution, solving
+from . import arguments, operators, preconditioners, solution, solving
 from .arguments import Arguments
 from .solution import Outcome, Solution
-from .system import System
 
 PRECISIONS = (None, "mixed")
 #: Columns from which the kernels for columns are faster on a CPU, whatever the matrix.
 THIN = 8
+#: Fewer columns are faster side by side where a matrix has so many nonzeros a row, and so many times their number: fewer
+#: cost less than a pass over all vectors, or than the arithmetic of arrays of a number for each column.
+NONZEROS_A_ROW, NONZEROS = 24, 1 << 20
 
 
 def cg(
@@ -264,7 +267,7 @@ class CG:
             if self._iterations is not None:
                 return self._counted(given, wanted)
             if callback is None and not self._history and _is_thin(given):
-                return solving.one_by_one(lambda one: self._engine(one, wanted), given, self._tolerances, limit)
+                return _one_by_one(lambda one: self._engine(one, wanted), given, self._tolerances, limit)
             found = solving.run(lambda: self._engine(given, wanted), given, self._tolerances, limit, callback)
         return found._replace(history=found.history if self._history else None)
 
@@ -298,32 +301,35 @@ class CG:
 
     def _made(self, given: Arguments) -> Any:
         system = solving.described(given, check_every=self._check_every, iterations=self._iterations, history=self._history)
-        is_double = system.dtype not in operators.SINGLE
-        is_mixed = self._precision == "mixed" and is_double and system.device.kind == "cuda" and _pays(system)
-        return mixed.Engine(system, _make) if is_mixed else _make(system)
+        engine: Any
+        if system.device.kind == "cpu":
+            from .cpu.cg import Engine as engine
+        else:
+            from .gpu.cg import Engine as engine
+            from .gpu.refined import Engine as Mixed
+            from .gpu.refined import pays
+
+            if self._precision == "mixed" and system.dtype not in operators.SINGLE and pays(system):
+                engine = Mixed
+        return engine(system)
 
 
 def _is_thin(given: Arguments) -> bool:
-    """Whether columns are so few, and rows so short, that one after the other is faster."""
-    few = given.b.ndim == 2 and given.b.shape[1] < THIN
-    return few and solving.is_one_by_one(given.matrix, given.b.real, given.device)
+    """Whether columns are so few, and rows so short, that one after the other is faster, by kernels for one column."""
+    b, matrix = given.b, given.matrix
+    if given.device.kind != "cpu" or b.ndim == 1 or not 0 < b.shape[1] < THIN or not isinstance(matrix, SparseArray):
+        return False
+    return matrix.nnz < NONZEROS_A_ROW * len(b) or matrix.nnz * b.shape[1] < NONZEROS
 
 
-def _pays(system: System) -> bool:
-    """Whether iterations in single precision are faster for this system."""
-    from .gpu import refined
-
-    return refined.pays(system)
-
-
-def _make(system: System) -> Any:
-    """The engine of the system's device."""
-    engine: Any
-    if system.device.kind == "cpu":
-        from .cpu.cg import Engine as engine
-    else:
-        from .gpu.cg import Engine as engine
-    return engine(system)
+def _one_by_one(engine: Callable[[Arguments], Any], given: Arguments, tolerances: tuple[float, float], limit: int) -> Solution:
+    """:func:`.solving.run` for each column by itself, with the engine that is made for the first."""
+    columns = [given._replace(b=b.copy(), x=x.copy()) for b, x in zip(given.b.T, given.x.T, strict=True)]
+    made = cache(lambda: engine(columns[0]))
+    ends = [solving.run(made, column, tolerances, limit) for column in columns]
+    given.x[...] = np.stack([end.x for end in ends], axis=1)
+    iterations, residual, converged = (np.array([end[field] for end in ends]) for field in range(1, 4))
+    return Solution(given.x, iterations, residual, converged, [end.reason for end in ends])
 
 
 def _relative(given: Arguments, outcome: Outcome, size: Any) -> Solution:

@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 
 from ..core import devices
-from .vectors import Vectors
 
 
 @dataclass(frozen=True)
@@ -42,20 +41,11 @@ class System:
     check_every: int | None = None  # iterations between looks at the device; None: the engine's choice
     iterations: int | None = None  # run exactly so many, and test nothing
     history: bool = False
-    is_verified: bool = True  # whether the true residual is computed before a column is said to have converged
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of a vector."""
         return (self.n,) if self.columns is None else (self.n, self.columns)
-
-    def arithmetic(self) -> Vectors:
-        """Of its vectors, on its device."""
-        kind: Any = Vectors
-        if self.device.kind == "cuda":
-            from .gpu.vectors import DeviceVectors as kind
-        found: Vectors = kind(self.device, self.shape, self.dtype)
-        return found
 
 
 def apply(preconditioner: Any, r: Any, out: Any) -> Any:
