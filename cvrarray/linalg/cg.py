@@ -18,6 +18,7 @@ from ..input import coercion
 from . import arguments, operators, preconditioners, solution, solving
 from .arguments import Arguments
 from .solution import Outcome, Solution
+from .system import Lanes
 
 PRECISIONS = (None, "mixed")
 #: Columns from which the kernels for columns are faster on a CPU, whatever the matrix.
@@ -185,11 +186,11 @@ class CG:
         self._maxiter = None if maxiter is None else arguments.count(maxiter, "maxiter", 0)
         self._iterations = None if iterations is None else arguments.count(iterations, "iterations", 0)
         self._check_every = None if check_every is None else arguments.count(check_every, "check_every", 1, 1)
-        self._lanes: dict[tuple[Any, ...], dict[tuple[int, ...], _Lane]] = {}
+        self._lanes = Lanes()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without its memory: what one copy is told by :meth:`update` is no matter of the others."""
-        return {**self.__dict__, "_lanes": {}}
+        """Copies do not share solver memory."""
+        return {**self.__dict__, "_lanes": Lanes()}
 
     def solve(self, b: Any, x0: Any = None, out: Any = None) -> Solution:
         """Solve ``A @ x = b``.
@@ -284,15 +285,16 @@ class CG:
 
     def _engine(self, given: Arguments, wanted: tuple[Any, Any]) -> _Lane:
         """Of this thread and stream, prepared for what `given` has: `wanted` are what an update and M's update replace."""
-        key = (None if given.b.ndim == 1 else given.b.shape[1], given.b.dtype, given.device)
-        lanes, here = self._lanes.setdefault(key, {}), given.device.lane()
-        lane = lanes.get(here)
+        kind = (None if given.b.ndim == 1 else given.b.shape[1], given.b.dtype, given.device)
+        key = (*kind, *given.device.lane())
+        lane = self._lanes.get(key)
         if given.device.is_capturing():
-            lane = next((one for one in (lane, *lanes.copy().values()) if one is not None and one.is_for(wanted)), None)
+            lane = next((one for one in (lane, *self._lanes.others(kind)) if one is not None and one.is_for(wanted)), None)
             if lane is None:  # which takes memory, or waits for the device
                 raise RuntimeError("a solve in a CUDA graph must be prepared: solve once before the capture, after an update")
+            return self._lanes.captured(id(lane), lambda: lane)
         if lane is None or lane.runs:
-            lane = lanes[here] = _Lane(self._made(given), wanted)
+            lane = self._lanes.put(key, _Lane(self._made(given), wanted))
         elif not lane.is_for(wanted):
             lane.prepared = None
             lane.engine.update(given.matrix, given.preconditioner)

@@ -18,6 +18,7 @@ from ..array.format import FormatArray
 from ..core import devices
 from ..core.remembered import Remembered
 from . import operators
+from .system import Lanes
 
 #: Steps of the Lanczos iteration that bounds the largest eigenvalue.
 LANCZOS_STEPS = 12
@@ -91,20 +92,15 @@ class Workspace:
     """
 
     def __init__(self, device: devices.Device, make: Callable[[tuple[int, ...], np.dtype], Any]) -> None:
-        self._device, self._make = device, make
-        self._sets: dict[tuple[Any, ...], Any] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_sets": {}}
+        self._device, self._make, self._sets = device, make, Lanes()
 
     def __call__(self, out: Any) -> Any:
         """The set for an application that writes to `out`."""
-        lane = ("graph", out.data.ptr) if self._device.is_capturing() else self._device.lane()
-        key = (out.shape, out.dtype, *lane)
+        if self._device.is_capturing():
+            return self._sets.captured((out.shape, out.dtype, out.data.ptr), lambda: self._make(out.shape, out.dtype))
+        key = (out.shape, out.dtype, *self._device.lane())
         found = self._sets.get(key)
-        if found is None:
-            found = self._sets[key] = self._make(out.shape, out.dtype)
-        return found
+        return self._sets.put(key, self._make(out.shape, out.dtype)) if found is None else found
 
 
 class Jacobi(Preconditioner):
