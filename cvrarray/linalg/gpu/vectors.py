@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -67,6 +68,19 @@ def times_blocks(blocks: cupy.ndarray, x: cupy.ndarray, out: cupy.ndarray) -> No
         x = x.copy()
     layout = _layout(cupy.cuda.runtime.getDevice(), len(x), 1 if x.ndim == 1 else x.shape[1])
     layout.launch(TIMES_BLOCKS(blocks.dtype, x.dtype), (blocks, np.int32(blocks.shape[1]), x, out))
+
+
+def chebyshev_turn(inverse: cupy.ndarray, like: cupy.ndarray) -> Callable[..., None]:
+    """``turn(old, new, is_first, b, product, d, x)`` for vectors or matrices like this one."""
+    scale = (inverse if like.ndim == 1 else inverse[:, None]).astype(like.real.dtype)
+    step = cupy.ElementwiseKernel(
+        "S s, T old, T new_, bool first, T b, T product, T d0, T x0",
+        "T d, T x",
+        "T t = s * (first ? b : b - product) * new_; if (old != T(0)) t += old * d0; d = t; x = first ? t : x0 + t;",
+        "cvrarray_chebyshev_turn",
+    )
+    number = like.dtype.type
+    return lambda old, new, is_first, b, product, d, x: step(scale, number(old), number(new), is_first, b, product, d, x, d, x)
 
 
 class DeviceVectors:
