@@ -51,30 +51,20 @@ def bicgstab(
 
     Parameters
     ----------
-    A : (n, n) array of ours, sparse or dense matrix, or operator
-    b : (n,) or (n, k) array on A's device
-        k columns are k systems, solved side by side; each stops by its own tolerance.
-    x0 : array like b, optional
-        Where to start; ``"Mb"`` for ``M @ b``. Default: 0.
-    rtol, atol : float
-        A column has converged where ``|b - A @ x| <= max(rtol * |b|, atol)``, computed from x itself.
-    maxiter : int, optional
-        The most iterations. Default: ``10 * n``.
+    A, b, x0, rtol, atol, maxiter, callback
+        As of :func:`cg`, for any square A. On a CPU columns of b are solved for one after the other.
     M : like A, or a preconditioner of this module, or ``"jacobi"`` or ``"block_jacobi"``, optional
-        An approximation of A's inverse.
-    callback : function, optional
-        Called as ``callback(x)`` after each iteration.
+        An approximation of A's inverse, applied from the right.
 
     Returns
     -------
-    x : array like b
-    info : int
-        0: converged. Above 0: iterations that did not meet the tolerance. Below 0: a failure, see :mod:`cvrarray.linalg`.
+    x, info
+        As of :func:`cg`.
 
     Raises
     ------
     TypeError, ValueError
-        Devices, shapes or dtypes do not fit, or an argument is out of range.
+        As :func:`cg`.
 
     Examples
     --------

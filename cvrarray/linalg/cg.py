@@ -15,7 +15,7 @@ import numpy as np
 
 from ..array.base import SparseArray
 from ..input import coercion
-from . import arguments, operators, preconditioners, solution, solving
+from . import arguments, operators, preconditioners, solving
 from .arguments import Arguments
 from .solution import Outcome, Solution
 from .system import Lanes
@@ -276,12 +276,8 @@ class CG:
         """Exactly as many iterations as were asked for."""
         outcome = self._engine(given, wanted).run(given.b, given.x, None, self._iterations)
         if given.device.is_capturing():
-            return _relative(given, outcome._replace(residual=None, history=None), None)
-        if given.b.ndim == 2:
-            size = given.device.xp.sqrt((abs(given.b) ** 2).sum(axis=0))
-        else:
-            size = given.device.xp.sqrt((abs(given.b) ** 2).sum(keepdims=True))
-        return _relative(given, outcome, size)
+            return solving.answer(given, outcome._replace(residual=None, history=None), None)
+        return solving.answer(given, outcome, given.device.xp.sqrt((abs(given.b.reshape(len(given.b), -1)) ** 2).sum(axis=0)))
 
     def _engine(self, given: Arguments, wanted: tuple[Any, Any]) -> _Lane:
         """Of this thread and stream, prepared for what `given` has: `wanted` are what an update and M's update replace."""
@@ -332,17 +328,3 @@ def _one_by_one(engine: Callable[[Arguments], Any], given: Arguments, tolerances
     given.x[...] = np.stack([end.x for end in ends], axis=1)
     iterations, residual, converged = (np.array([end[field] for end in ends]) for field in range(1, 4))
     return Solution(given.x, iterations, residual, converged, [end.reason for end in ends])
-
-
-def _relative(given: Arguments, outcome: Outcome, size: Any) -> Solution:
-    """The solution after a fixed number of iterations; its numbers stay on the device."""
-    xp = given.device.xp
-    unit = None if size is None else xp.where(size > 0, size, 1.0)
-    residual = None if outcome.residual is None else outcome.residual / unit
-    history = None if outcome.history is None else outcome.history / unit
-    if given.b.ndim == 2:
-        k = given.b.shape[1]
-        return Solution(given.x, outcome.iterations, residual, np.zeros(k, bool), [solution.ITERATIONS] * k, history)
-    residual = None if residual is None else residual[0]
-    history = None if history is None else history[:, 0]
-    return Solution(given.x, int(outcome.iterations[0]), residual, False, solution.ITERATIONS, history)

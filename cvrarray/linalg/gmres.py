@@ -81,13 +81,8 @@ def gmres(
 
     Parameters
     ----------
-    A : (n, n) array of ours, sparse or dense matrix, or operator
-    b : (n,) or (n, k) array on A's device
-        k columns are k systems, solved side by side; each stops by its own tolerance.
-    x0 : array like b, optional
-        Where to start; ``"Mb"`` for ``M @ b``. Default: 0.
-    rtol, atol : float
-        A column has converged where ``|b - A @ x| <= max(rtol * |b|, atol)``, computed from x itself.
+    A, b, x0, rtol, atol
+        As of :func:`cg`, for any square A. On a CPU columns of b are solved for one after the other.
     restart : int, optional
         Iterations between restarts: as many vectors are kept. Default: 20.
     maxiter : int, optional
@@ -102,14 +97,13 @@ def gmres(
 
     Returns
     -------
-    x : array like b
-    info : int
-        0: converged. Above 0: iterations that did not meet the tolerance. Below 0: a failure, see :mod:`cvrarray.linalg`.
+    x, info
+        As of :func:`cg`.
 
     Raises
     ------
     TypeError, ValueError
-        Devices, shapes or dtypes do not fit, or an argument is out of range.
+        As :func:`cg`.
 
     Examples
     --------

@@ -96,22 +96,15 @@ def minres(
 
     Parameters
     ----------
-    A : (n, n) array of ours, sparse or dense matrix, or operator
-    b : (n,) or (n, k) array on A's device
-        k columns are k systems, solved side by side; each stops by its own tolerance.
-    x0 : array like b, optional
-        Where to start; ``"Mb"`` for ``M @ b``. Default: 0.
+    A, b, x0, M, callback
+        As of :func:`cg`; A need not be definite, but M must. A name of M stands for that of A without the shift. On a CPU
+        columns of b are solved for one after the other.
     rtol : float
         A column has converged where ``|b - A @ x| <= rtol * |b|``, computed from x itself. (SciPy's test counts the
         sizes of A and x in too, so it can end earlier.)
     shift : float
     maxiter : int, optional
         The most iterations. Default: ``5 * n``.
-    M : like A, or a preconditioner of this module, or ``"jacobi"`` or ``"block_jacobi"``, optional
-        An approximation of A's inverse, symmetric (Hermitian) and positive definite, also where A is not. A name stands
-        for that of A without the shift.
-    callback : function, optional
-        Called as ``callback(x)`` after each iteration.
     show : bool
         Print a line at the end.
     check : bool
@@ -119,14 +112,13 @@ def minres(
 
     Returns
     -------
-    x : array like b
-    info : int
-        0: converged. Above 0: iterations that did not meet the tolerance. Below 0: a failure, see :mod:`cvrarray.linalg`.
+    x, info
+        As of :func:`cg`.
 
     Raises
     ------
     TypeError, ValueError
-        Devices, shapes or dtypes do not fit, or an argument is out of range.
+        As :func:`cg`.
 
     Examples
     --------

@@ -124,7 +124,7 @@ class Inverse(Preconditioner):
 
     def astype(self, dtype: Any) -> Any:
         cast = self.frozen()
-        cast.inverse = cast.inverse.astype(_precision(dtype, cast.dtype))
+        cast.inverse = cast.inverse.astype(precision(dtype, cast.dtype))
         cast.dtype = cast.inverse.dtype
         return cast
 
@@ -217,7 +217,7 @@ class BlockJacobi(Inverse):
         return out
 
 
-def _precision(dtype: Any, like: np.dtype) -> np.dtype:
+def precision(dtype: Any, like: np.dtype) -> np.dtype:
     """`dtype`, or its real one where `like` is real."""
     dtype = np.dtype(dtype)
     return dtype if like.kind == "c" else np.dtype(dtype.type(0).real.dtype)
@@ -336,7 +336,7 @@ class Chebyshev(Preconditioner):
 
     def astype(self, dtype: Any) -> Chebyshev:
         now = self.frozen()
-        return type(self)(now.matrix.astype(_precision(dtype, now.matrix.dtype)), now.degree, now.ratio, now.largest)
+        return type(self)(now.matrix.astype(precision(dtype, now.matrix.dtype)), now.degree, now.ratio, now.largest)
 
 
 def _real(inverse: Any) -> Any:

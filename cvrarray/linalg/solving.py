@@ -166,13 +166,19 @@ def scale_of(sizes: np.ndarray, starts: np.ndarray, dtype: np.dtype) -> tuple[np
     return np.exp2(np.clip(exponent, -1000, 1000)), is_far
 
 
-def answer(given: Arguments, outcome: Outcome, sizes: np.ndarray) -> Solution:
-    """The solution that a user gets; numbers of a vector's one column are plain numbers."""
-    unit = np.where((sizes > 0) & np.isfinite(sizes), sizes, 1.0)
-    history = None if outcome.history is None else outcome.history / given.device.xp.asarray(unit)
-    relative, reasons = outcome.residual / unit, outcome.reasons
+def answer(given: Arguments, outcome: Outcome, sizes: Any) -> Solution:
+    """The solution that a user gets, for norms of b where the residual's are; a vector's one column has plain numbers, or one
+    on the device where nothing waits for it. Without a residual there are no sizes.
+    """
+    residual, history, reasons, xp = outcome.residual, outcome.history, outcome.reasons, given.device.xp
+    if residual is not None:
+        of = np if isinstance(residual, np.ndarray) else xp
+        unit = of.where((sizes > 0) & of.isfinite(sizes), sizes, 1.0)
+        residual, history = residual / unit, None if history is None else history / xp.asarray(unit)
     converged = np.array([reason == solution.CONVERGED for reason in reasons], bool)
     if given.b.ndim == 2:
-        return Solution(given.x, outcome.iterations, relative, converged, reasons, history)
-    flat = None if history is None else history[:, 0]
-    return Solution(given.x, int(outcome.iterations[0]), float(relative[0]), bool(converged[0]), reasons[0], flat)
+        return Solution(given.x, outcome.iterations, residual, converged, reasons, history)
+    if residual is not None:
+        residual = float(residual[0]) if isinstance(residual, np.ndarray) else residual[0]
+    history = None if history is None else history[:, 0]
+    return Solution(given.x, int(outcome.iterations[0]), residual, bool(converged[0]), reasons[0], history)

@@ -11,6 +11,7 @@ from cvrarray.linalg.ends import M_NAN, M_NOT_DEFINITE, M_SINGULAR
 from cvrarray.linalg.gpu.layout import VECTORS
 from cvrarray.linalg.gpu.state import DIAGONAL, GIVEN, IDENTITY
 from cvrarray.linalg.gpu.steps import Steps
+from cvrarray.linalg.system import System
 
 EACH_KIND = [(dtype, kind) for (dtype,) in VECTORS for kind in (IDENTITY, DIAGONAL, GIVEN)]
 PROJECT = Kernel("minres", "minres_project", VECTORS)
@@ -26,17 +27,10 @@ class Launches(Steps):
     """The method of :mod:`cvrarray.linalg.minres` with its steps in kernels."""
 
     words = 20
-    works_with = ("old", "new", "y", "basis", "w", "w_old")
 
-    old: Any
-    new: Any
-    y: Any
-    basis: Any
-    w: Any
-    w_old: Any
-
-    def __init__(self, system: Any) -> None:
+    def __init__(self, system: System) -> None:
         super().__init__(system)
+        self.old, self.new, self.y, self.basis, self.w, self.w_old = (self.v.zeros() for _ in range(6))
         self.z = self.v.empty() if self.kind == GIVEN else self.y
 
     def start(self) -> None:

@@ -41,8 +41,6 @@ class Steps:
     worse than it began ends with what was kept.
     """
 
-    #: The vectors that a subclass works with: attributes of these names.
-    works_with: ClassVar[tuple[str, ...]] = ()
     #: Words of 8 bytes of a column's state.
     words: ClassVar[int]
 
@@ -50,8 +48,6 @@ class Steps:
         self.system, self.matrix, self.M = system, system.matrix, system.preconditioner
         self.v = DeviceVectors(system.device, system.shape, system.dtype)
         self.r = self.v.empty()
-        for name in self.works_with:
-            setattr(self, name, self.v.zeros())
         self.active: Any = None
         self.end: Any = None
         self.kept: Any = None  # iterates, and the norms of their residuals
