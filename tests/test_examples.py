@@ -52,7 +52,7 @@ def documented() -> dict[str, object]:
 
 def of_dask() -> dict[str, object]:
     pytest.importorskip("dask.array")
-    names = ("cg", "power_iteration", "Solution", "Eigenpair", "matmul", "register")
+    names = ("cg", "power_iteration", "Traffic", "Eigenpair", "matmul", "register")
     found = {f"dask.{name}": getattr(cvrarray.dask, name) for name in names}
     return found | {name: getattr(cvrarray, name) for name in OF_DASK}
 

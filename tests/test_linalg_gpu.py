@@ -468,7 +468,7 @@ def test_vectors(dtype, shape, gpu):
     out = cupy.empty_like(X)
     v.combine(cupy.asarray(a), X, cupy.asarray(b), Y, out)
     np.testing.assert_allclose(out.get(), (a * x + b * y).astype(dtype), rtol=1e-5, atol=1e-5)
-    v.add(cupy.zeros(v.columns), cupy.full_like(X, np.nan), Y)
+    v.combine(cupy.zeros(v.columns), cupy.full_like(X, np.nan), v.constant(1), Y, Y)
     np.testing.assert_array_equal(Y.get(), y)
 
 

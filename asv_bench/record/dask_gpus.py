@@ -176,10 +176,10 @@ def measure(n_workers: int, n: int, arguments: argparse.Namespace) -> tuple[dict
         plain = plain_seconds(client, A, b) if arguments.plain else (None, None)
     return {
         "workers": n_workers,
-        "transport": found.transport,
-        "seconds": found.seconds,
+        "transport": found.traffic.transport,
+        "seconds": found.traffic.seconds,
         "product_seconds": product,
-        "bytes_moved": found.bytes_moved,
+        "bytes_moved": found.traffic.bytes_moved,
         "iterations": found.iterations,
         "residual": found.residual,
         "true_residual": residual(x, np.arange(n**3) % 7 + 1, n),
@@ -204,7 +204,7 @@ def waiting_seconds(client, A: da.Array, b: da.Array, options: dict) -> float:
     """Seconds of an iteration of which all rows wait for what others send."""
     (before, *_) = client.run(set_most_twice, -1.0).values()
     try:
-        return cvrarray.dask.cg(A, b, **options).seconds
+        return cvrarray.dask.cg(A, b, **options).traffic.seconds
     finally:
         client.run(set_most_twice, before)
 

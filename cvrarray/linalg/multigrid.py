@@ -9,7 +9,7 @@ Phys. 188, 2003.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from ..bbcsr import BBCSRArray
 from ..choice.construct import asarray
 from ..core import devices
 from . import operators
-from .preconditioners import Chebyshev, Preconditioner, Workspace
+from .preconditioners import Chebyshev, Preconditioner, Workspace, precision
 
 SMOOTHERS = ("chebyshev", "jacobi")
 #: Of Chebyshev's smoother: the part of the spectrum that the coarser levels do not see.
@@ -26,11 +26,13 @@ RATIO = 30.0
 MOST_DENSE = 4096
 
 
-class Level:
-    """A level but the coarsest: its matrix, its smoother, and the ways down and up."""
+class Level(NamedTuple):
+    """A level but the coarsest: its matrix, the ways up and down, and its smoother."""
 
-    def __init__(self, A: Any, P: Any, R: Any, smoother: Any) -> None:
-        self.A, self.P, self.R, self.smoother = A, P, R, smoother
+    A: Any
+    P: Any
+    R: Any
+    smoother: Any
 
 
 class Multigrid(Preconditioner):
@@ -82,13 +84,8 @@ class Multigrid(Preconditioner):
         raise TypeError("a multigrid hierarchy belongs to its matrix. Build it anew, and make another solver")
 
     def astype(self, dtype: Any) -> Multigrid:
-        wanted = np.dtype(dtype)
-        if self.dtype.kind != "c":
-            wanted = np.dtype(wanted.type(0).real.dtype)
-        cast = [
-            Level(level.A.astype(wanted), level.P.astype(wanted), level.R.astype(wanted), level.smoother.astype(wanted))
-            for level in self.levels
-        ]
+        wanted = precision(dtype, self.dtype)
+        cast = [Level(*(part.astype(wanted) for part in level)) for level in self.levels]
         return Multigrid(cast, self.coarsest.astype(wanted), self.device)
 
 

@@ -60,7 +60,7 @@ def _normalised(of: Any, vector: Any) -> np.ndarray:
     """Norms of columns, in host memory; each column but those of zeros is divided by its own."""
     found: np.ndarray = of.host(of.norm(vector))
     inverse = np.where(found != 0, 1 / np.where(found != 0, found, 1.0), 0.0)
-    of.combine(of.load(inverse), vector, of.constant(0), vector, vector)
+    of.combine(cupy.asarray(inverse), vector, of.constant(0), vector, vector)
     return found
 
 
