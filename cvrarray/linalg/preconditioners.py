@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..array import structure
+from ..array import encoding, structure
 from ..array.base import SparseArray
 from ..array.format import FormatArray
 from ..core import devices
@@ -239,7 +239,7 @@ def diagonal_blocks(A: Any, size: int) -> Any:
     slots = _PLACES.of(A._structure, size, lambda: structure.block_diagonal_slots(A, size))
     if not A.nnz:
         return xp.zeros(slots.shape, A.dtype)
-    return xp.where(slots >= 0, A._values_at(slots), A.dtype.type(0))
+    return xp.where(slots >= 0, encoding.at(A, slots), A.dtype.type(0))
 
 
 def _cast(one: Any, dtype: Any) -> Any:
