@@ -302,7 +302,7 @@ class BBCSRArray(FormatArray):
         each call.
         """
         with self._target.use():
-            return self._plain_values()
+            return encoding.plain(self)
 
     @property
     def rowptr(self) -> Any:
@@ -387,50 +387,50 @@ class BBCSRArray(FormatArray):
         return {name: (int(n_bytes), fill) for name, (n_bytes, fill) in found.items()}
 
     @classmethod
-    def _variant_keywords(cls, number: str) -> dict[str, Any]:
-        return {"block_size": int(number)}
-
-    @classmethod
-    def _microseconds(cls, name: str, stats: Any, device: str, streaming: float, entry: int = 0) -> float:
-        size, item = cls._variant_keywords(name.removeprefix(cls.format))["block_size"], stats.dtype.itemsize
+    def _microseconds(cls, name: str, stats: Any, device: str, streaming: float, columns: int) -> float:
+        size = _block_size(name)
         if device != "cuda":
-            return streaming * (1.0 if size == 1 else BLOCK_FACTOR)
-        entry = entry or item
-        if size == 1 and short_rows.suit(stats.shape[0], stats.nnz, stats.row_max, stats.gpu.processors):
-            return short_rows.microseconds(stats, entry)
-        costs, millions, (sectors, lines) = VECTOR_COSTS[size > 1], stats.nnz / 1e6, stats.gathered(entry)
-        tables, vectors, column = stats.table_bytes[name] / 1e6, sum(stats.shape) * entry / 1e6, 4 - 2 * stats.narrow_columns
-        n_bins, blocks, _ = _bins(name, stats, size)
-        is_wide = size == 1 and stats.narrow_columns < 0.5
-        rounds = sharing.least(
-            sharing.Bins(n_bins, blocks, stats.row_max / size, size, entry, is_wide), stats.gpu.processors
-        ).rounds
-        memory, gathers = stats.gpu.slower_memory, stats.gpu.slower_gathers
-        alone = costs.own_us - costs.ramp * math.expm1(-(tables + vectors) / RAMP_MB)
-        alone += ((costs.tables + costs.cold * stats.fits_l2) * tables + costs.vectors * vectors) * memory
-        alone += (costs.sectors * sectors + costs.lines * lines) * millions * gathers
-        alone += costs.holes * (stats.block_fill[size] > 1)
-        streamed = min(tables, millions * (item + column)) if size == 1 else tables
-        return float(alone + math.hypot(costs.streamed * streamed * memory, costs.round * rounds))
-
-    @classmethod
-    def _microseconds_of_matrix(cls, name: str, stats: Any, device: str, of_vector: float, columns: int) -> float:
-        if device != "cuda":
-            return super()._microseconds_of_matrix(name, stats, device, of_vector, columns)
-        size = cls._variant_keywords(name.removeprefix(cls.format))["block_size"]
+            return columns * streaming * (1.0 if size == 1 else BLOCK_FACTOR)
+        if columns == 1:
+            return _microseconds(name, stats, stats.dtype.itemsize)
         if n_bytes := few_columns.row_bytes(stats.dtype, columns):
             n_bins, blocks, slots = _bins(name, stats, size)
             bins = few_columns.Bins(n_bins, size, blocks, stats.row_max / size, slots / stats.nnz)
             if few_columns.suit_bins(n_bytes, stats.dtype.itemsize, bins):
-                return cls._microseconds(name, stats, device, 0.0, n_bytes)
+                return _microseconds(name, stats, n_bytes)
         return wide.microseconds(wide.Matrix(stats, stats.table_bytes[name], size, columns))
 
     @classmethod
     def _why(cls, name: str, stats: Any) -> str:
-        size = cls._variant_keywords(name.removeprefix(cls.format))["block_size"]
+        size = _block_size(name)
         if size == 1:
-            return f"rows have {stats.row_min} to {stats.row_max} nonzeros"
+            return super()._why(name, stats)
         return f"{size} x {size} blocks hold {stats.block_fill[size]:.2f} entries a nonzero"
+
+
+def _block_size(name: str) -> int:
+    """That of a variant."""
+    return int(name.removeprefix("bbcsr"))
+
+
+def _microseconds(name: str, stats: Any, entry: int) -> float:
+    """``A @ x`` with a variant on a GPU, of a vector whose entries have so many bytes."""
+    size, item = _block_size(name), stats.dtype.itemsize
+    if size == 1 and short_rows.suit(stats.shape[0], stats.nnz, stats.row_max, stats.gpu.processors):
+        return short_rows.microseconds(stats, entry)
+    costs, millions, (sectors, lines) = VECTOR_COSTS[size > 1], stats.nnz / 1e6, stats.gathered(entry)
+    tables, vectors, column = stats.table_bytes[name] / 1e6, sum(stats.shape) * entry / 1e6, 4 - 2 * stats.narrow_columns
+    n_bins, blocks, _ = _bins(name, stats, size)
+    is_wide = size == 1 and stats.narrow_columns < 0.5
+    bins = sharing.Bins(n_bins, blocks, stats.row_max / size, size, entry, is_wide)
+    rounds = sharing.least(bins, stats.gpu.processors).rounds
+    memory, gathers = stats.gpu.slower_memory, stats.gpu.slower_gathers
+    alone = costs.own_us - costs.ramp * math.expm1(-(tables + vectors) / RAMP_MB)
+    alone += ((costs.tables + costs.cold * stats.fits_l2) * tables + costs.vectors * vectors) * memory
+    alone += (costs.sectors * sectors + costs.lines * lines) * millions * gathers
+    alone += costs.holes * (stats.block_fill[size] > 1)
+    streamed = min(tables, millions * (item + column)) if size == 1 else tables
+    return float(alone + math.hypot(costs.streamed * streamed * memory, costs.round * rounds))
 
 
 def _bins(name: str, stats: Any, block_size: int) -> tuple[int, float, float]:

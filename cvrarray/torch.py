@@ -16,6 +16,7 @@ import numpy as np
 from .array.format import LIVING
 from .array.products import keep_ready
 from .array.transposed import TransposedArray, with_values
+from .array.values import places
 from .core import devices
 from .core.extensions import optional
 
@@ -69,7 +70,7 @@ def matmul(A: Any, x: torch.Tensor, values: torch.Tensor | None = None) -> torch
     if torch.compiler.is_compiling():  # the operator checks its operands
         return _stacked(A, x, values) if x.ndim > 2 else torch.ops.cvrarray.product(x, values, _number(A), A.shape[0], False)
     if values is None and type(x) is torch.Tensor and not (x.requires_grad and torch.is_grad_enabled()):
-        launch = A._ready.get((x.dtype, x.shape))  # what nearly every call needs
+        launch = A._products.ready.get((x.dtype, x.shape))  # what nearly every call needs
         if launch is not None and x.device == launch.device and not _are_transformed():
             return launch(x)
     _check(A, x, values)
@@ -127,7 +128,7 @@ def _applied(A: Any, x: torch.Tensor, values: torch.Tensor | None, transposed: b
 def _computed(A: Any, x: torch.Tensor, values: torch.Tensor | None, transposed: bool) -> torch.Tensor:
     """``A @ x``, or ``A.T @ x``, with other values of A perhaps, of tensors that have memory."""
     A = A.T if transposed and values is None else A
-    held = A._ready
+    held = A._products.ready
     if values is None:
         launch = held.get((x.dtype, x.shape))
         if launch is not None and x.device == launch.device:
@@ -186,7 +187,7 @@ def _sampled(left: torch.Tensor, right: torch.Tensor, number: int, n_entries: in
     number.
     """
     array = _array(number)
-    row, col = array._places()
+    row, col = places(array)
     out = left.new_empty(n_entries, dtype=torch.float32 if left.dtype == torch.float16 else left.dtype)
     operands = [t.to(out.dtype).reshape(t.shape[0], -1) for t in (left, right)]
     if not out.numel() or not operands[0].numel():

@@ -244,6 +244,11 @@ def assert_one_layout_a_structure(A: Any, monkeypatch: Any, module: Any, count: 
     return made
 
 
+def from_csr(cls: Any, indptr: Any, indices: Any, data: Any, shape: Any, **keywords: Any) -> Any:
+    """An array from the three arrays of a CSR."""
+    return cls((data, indices, indptr), shape=shape, **keywords)
+
+
 def assert_same_csr(found: Any, expected: csr_array) -> None:
     """Two CSR matrices agree entry by entry: shape, dtype, places (explicit zeros too), and bits of the values."""
     assert tuple(found.shape) == tuple(expected.shape)

@@ -8,7 +8,7 @@ import checks
 import numpy as np
 import pytest
 import zoo
-from checks import DEFAULTS, ONE_OF_EACH, TYPICAL, assert_same_bits, extended_but, get, put, rarely
+from checks import DEFAULTS, ONE_OF_EACH, TYPICAL, assert_same_bits, extended_but, from_csr, get, put, rarely
 from scipy.sparse import bsr_array, coo_array, csr_array
 
 import cvrarray
@@ -38,7 +38,7 @@ def make(build, csr, data, device):
     """The matrix of CSR's places and `data`."""
     cls = cvrarray.CVRArray if build.format == "cvr" else cvrarray.BBCSRArray
     parts = (put(array, device) for array in (csr.indptr, csr.indices, data))
-    return cls.from_csr(*parts, csr.shape, **build.keywords)
+    return from_csr(cls, *parts, csr.shape, **build.keywords)
 
 
 def assert_holds(A, csr, data) -> None:

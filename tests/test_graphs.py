@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import zoo
-from checks import assert_same_bits, autotune_at, captured, get, put, take_segments
+from checks import assert_same_bits, autotune_at, captured, from_csr, get, put, take_segments
 
 from cvrarray import BBCSRArray, CVRArray
 from cvrarray.core import matmat_kernels
@@ -270,8 +270,8 @@ def test_a_conversion_says_that_it_cannot_be_captured(gpu):
 
     def convert():
         with pytest.raises(RuntimeError, match="before the capture"):
-            CVRArray.from_csr(*parts, shape=(50, 50))
+            from_csr(CVRArray, *parts, (50, 50))
 
     parts = cupy.arange(51, dtype=np.int32), cupy.arange(50, dtype=np.int32), cupy.ones(50)
     captured(convert)
-    assert_same_bits(CVRArray.from_csr(*parts, shape=(50, 50)) @ parts[2], parts[2])
+    assert_same_bits(from_csr(CVRArray, *parts, (50, 50)) @ parts[2], parts[2])

@@ -19,7 +19,7 @@ import pytest
 import scipy.sparse
 import sparse
 import zoo
-from checks import DEFAULTS, assert_same_bits, assert_same_csr, get, npy, put
+from checks import DEFAULTS, assert_same_bits, assert_same_csr, from_csr, get, npy, put
 from scipy.sparse import csr_array
 
 import cvrarray
@@ -74,9 +74,9 @@ def test_numbers_between_the_multiples_of_their_size(build, gpu):
         lambda: A.with_values(displaced(csr.data)),
         lambda: A * displaced(np.ones(n, np.float32)),
         lambda: cvrarray.linalg.cg(A, displaced(np.ones(n, np.float32))),
-        lambda: type(A).from_csr(*(put(part, gpu) for part in (csr.indptr, csr.indices)), displaced(csr.data), csr.shape),
-        lambda: type(A).from_csr(put(csr.indptr, gpu), displaced(csr.indices), put(csr.data, gpu), csr.shape),
-        lambda: type(A).from_csr(displaced(csr.indptr), put(csr.indices, gpu), put(csr.data, gpu), csr.shape),
+        lambda: from_csr(type(A), *(put(part, gpu) for part in (csr.indptr, csr.indices)), displaced(csr.data), csr.shape),
+        lambda: from_csr(type(A), put(csr.indptr, gpu), displaced(csr.indices), put(csr.data, gpu), csr.shape),
+        lambda: from_csr(type(A), displaced(csr.indptr), put(csr.indices, gpu), put(csr.data, gpu), csr.shape),
         lambda: type(A)(displaced(np.eye(4))),
         lambda: cvrarray.BBCSRArray.from_blocks(put(np.arange(2), gpu), put(np.arange(2), gpu), displaced(np.ones((2, 3, 3)))),
     ):

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse
 import sparse
 import zoo
-from checks import DEFAULTS, assert_same_bits, assert_same_csr, assert_same_tables, bbcsr, cvr, get, put
+from checks import DEFAULTS, assert_same_bits, assert_same_csr, assert_same_tables, bbcsr, cvr, from_csr, get, put
 
 import cvrarray
 from cvrarray.cpu.csr import look
@@ -235,7 +235,7 @@ def test_from_csr_index_dtypes(cls, dtype, device):
     if device != "cpu" and kind.byteorder == ">":
         pytest.skip("CuPy has no other byte order")
     indptr, indices = (put(a.astype(kind), device) for a in (csr.indptr, csr.indices))
-    A = cls.from_csr(indptr, indices, put(csr.data, device), csr.shape)
+    A = from_csr(cls, indptr, indices, put(csr.data, device), csr.shape)
     assert A.device == device
     assert_same_csr(A.to_scipy(), csr)
 
@@ -244,7 +244,7 @@ def test_from_csr_index_dtypes(cls, dtype, device):
 def test_from_csr_lists(build):
     """Lists and tuples, shape as list of NumPy integers."""
     cls = type(build(np.eye(1)))
-    A = cls.from_csr([0, 2, 2, 3], (0, 2, 1), [1.0, 2, 3], [np.int64(3), np.int32(4)], **build.keywords)
+    A = from_csr(cls, [0, 2, 2, 3], (0, 2, 1), [1.0, 2, 3], [np.int64(3), np.int32(4)], **build.keywords)
     np.testing.assert_array_equal(A.todense(), [[1, 0, 2, 0], [0, 0, 0, 0], [0, 3, 0, 0]])
     assert A.shape == (3, 4)
     assert all(type(n) is int for n in A.shape)
@@ -272,7 +272,7 @@ def test_from_csr_of_other_array_kinds(build, device):
 
     for kind in (strided, reversed_twice, big_endian, frozen):
         parts = [kind(a) for a in (csr.indptr, csr.indices, csr.data)]
-        A = cls.from_csr(*parts, csr.shape, device=device, **build.keywords)
+        A = from_csr(cls, *parts, csr.shape, device=device, **build.keywords)
         assert A.dtype == np.float64
         assert A.dtype.isnative
         assert_same_csr(A.to_scipy(), csr)
@@ -285,7 +285,7 @@ def test_byte_orders(order, dtype):
     csr = zoo.integers("rows_of_mixed_length", dtype)
     data = csr.data.astype(csr.dtype.newbyteorder(order))
     for cls in (cvrarray.CVRArray, cvrarray.BBCSRArray):
-        A = cls.from_csr(csr.indptr, csr.indices, data, csr.shape)
+        A = from_csr(cls, csr.indptr, csr.indices, data, csr.shape)
         assert A.dtype == np.dtype(dtype)
         assert A.dtype.isnative
         assert_same_csr(A.to_scipy(), csr)
@@ -488,7 +488,7 @@ def test_room_behind_the_last_row(kind, device):
     made = [
         cvrarray.CVRArray(longer, device=device),
         cvrarray.BBCSRArray(triple, shape=S.shape),
-        cvrarray.CVRArray.from_csr(triple[2], triple[1], triple[0], S.shape),
+        from_csr(cvrarray.CVRArray, triple[2], triple[1], triple[0], S.shape),
         cvrarray.CVRArray(gcxs, device=device),
     ]
     if device != "cpu":

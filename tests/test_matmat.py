@@ -382,7 +382,7 @@ def test_chunks_for_many_columns(gpu):
     for k in (12, 1 << 15):
         found = cvrarray.CVRArray._for_columns(on_gpu, k)
         n_chunks = found["n_chunks"]
-        assert found["split"] == cvrarray.CVRArray._defaults(on_gpu)["split"]
+        assert found["split"] == cvrarray.CVRArray._for_conversion(on_gpu, devices.of(on_gpu.data))["split"]
         assert 1 <= n_chunks <= default
         assert k == 12 or n_chunks < default
         x = matrix(csr.shape[1], k, np.float32)

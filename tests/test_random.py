@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import reference
-from checks import assert_same_csr, assert_same_tables, get, put
+from checks import assert_same_csr, assert_same_tables, from_csr, get, put
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.sparse import coo_array, csr_array
@@ -94,9 +94,9 @@ def test_broken_csr_is_refused(device, data, n_rows, n_cols, value):
     arrays = (put(a, device) for a in (parts["indptr"], parts["indices"], csr.data))
     if not valid:
         with pytest.raises(ValueError, match=name):
-            cvrarray.CVRArray.from_csr(*arrays, csr.shape)
+            from_csr(cvrarray.CVRArray, *arrays, csr.shape)
         return
-    A = cvrarray.CVRArray.from_csr(*arrays, csr.shape)
+    A = from_csr(cvrarray.CVRArray, *arrays, csr.shape)
     expected = np.zeros(csr.shape)
     n = parts["indptr"][-1]  # behind the last row there may be room
     np.add.at(expected, (np.repeat(np.arange(n_rows), np.diff(parts["indptr"])), parts["indices"][:n]), csr.data[:n])

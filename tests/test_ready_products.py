@@ -101,7 +101,7 @@ def test_few_are_kept(build, device):
         for k in range(2, products.MOST_READY + 5):
             x = put(operand(A.shape[1], (k,)), device)
             assert_same_bits(A @ x, A @ x)
-            assert 0 < len(A._ready) <= products.MOST_READY
+            assert 0 < len(A._products.ready) <= products.MOST_READY
 
 
 @BUILD

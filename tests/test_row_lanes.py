@@ -19,6 +19,7 @@ from checks import (
 from scipy.sparse import csr_array
 
 from cvrarray import CVRArray
+from cvrarray.array import encoding
 from cvrarray.core.lanes import SPARE
 
 N_COLS = 90_001
@@ -79,7 +80,7 @@ def test_layout(longest, empty, dtype, gpu):
     assert layout.is_cut == (cut_row >= 0).any()
 
     slot, col = slot[is_there], (col + base[:, None, None])[is_there]
-    val = CVRArray(csr, device=gpu)._plain_values().get()
+    val = encoding.plain(CVRArray(csr, device=gpu)).get()
     for number, row in enumerate(filled):
         lanes = slice(start[number], start[number + 1])
         n = lengths[row]

@@ -17,6 +17,7 @@ from checks import (
 from scipy.sparse import csr_array
 
 from cvrarray import BBCSRArray, CVRArray
+from cvrarray.array import encoding
 
 FORMATS = pytest.mark.parametrize(
     "build", [CVRArray, lambda csr, **of: BBCSRArray(csr, block_size=1, **of)], ids=["cvr", "bbcsr"]
@@ -101,7 +102,7 @@ def test_layout(build, gpu):
     by_rows = (cvr if isinstance(A, CVRArray) else bbcsr).slots_by_rows(A._tables)
     layout = row_lanes.Layout(by_rows, 7, None)
     source, col = (table.get().reshape(-1, 7, 32).transpose(0, 2, 1).reshape(-1, 7) for table in (layout.source, layout.col))
-    values = A._plain_values().get()
+    values = encoding.plain(A).get()
     for row, length in enumerate([*np.diff(csr.indptr), *[0] * (source.shape[0] - csr.shape[0])]):
         at = slice(csr.indptr[row], csr.indptr[row] + length) if length else slice(0)
         np.testing.assert_array_equal(col[row], [*csr.indices[at], *[-1] * (7 - length)])

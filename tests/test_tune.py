@@ -18,7 +18,6 @@ import cvrarray
 from cvrarray import generate
 from cvrarray.choice import construct, model, tuning
 from cvrarray.core import devices
-from cvrarray.cvr import TRIED_CHUNKS
 from cvrarray.input import coercion
 
 ROOT = Path(__file__).parent.parent
@@ -99,7 +98,7 @@ def test_other_chunks_where_cvr_is_near(clock):
     again = cvrarray.tune(csr, device="cpu", budget_s=60)
     assert again.n_chunks == default * 2
     assert (again.nbytes, "remembered" in again.plan) == (found.nbytes, True)
-    assert len(seen) >= len(TRIED_CHUNKS)
+    assert len(seen) >= len(tuning.TRIED_CHUNKS)
 
 
 def test_other_chunks_end_where_its_own_do(device, monkeypatch):

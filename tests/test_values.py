@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import zoo
-from checks import TYPICAL, assert_same_bits, assert_same_csr, assert_same_tables, bbcsr, cvr, get, put, rarely
+from checks import TYPICAL, assert_same_bits, assert_same_csr, assert_same_tables, bbcsr, cvr, from_csr, get, put, rarely
 
 import cvrarray
 from cvrarray.core import devices
@@ -78,7 +78,7 @@ def _check_the_order_of_a_csr(build, name, dtype, device):
     data = random_values(csr.nnz, dtype)
     found = A.with_values(put(data, device))
     found.check()
-    fresh = type(A).from_csr(csr.indptr, csr.indices, data, csr.shape, **A._parameters() | build.keywords, device=device)
+    fresh = from_csr(type(A), csr.indptr, csr.indices, data, csr.shape, **A._parameters() | build.keywords, device=device)
     assert_same_tables(found._tables, fresh._tables)
     again = random_values(csr.nnz, dtype, seed=6)
     assert A.with_values(put(again, device), out=found) is found

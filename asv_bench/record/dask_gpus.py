@@ -53,7 +53,7 @@ def stencil_rows(first: int, last: int, n: int, device: str, format: str) -> obj
         indices = (row[:, None] + offsets)[mask].astype(np.int32 if n**3 < 2**31 else np.int64)
         data = xp.broadcast_to(values, mask.shape)[mask]
         cls, parameters = FORMATS[format]
-        return cls.from_csr(indptr, indices, data, (last - first, n**3), device=device, **parameters)
+        return cls((data, indices, indptr), shape=(last - first, n**3), device=device, **parameters)
 
 
 def stencil(client, n: int, n_panels: int, addresses: list[str], device: str, format: str) -> da.Array:

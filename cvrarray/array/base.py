@@ -15,6 +15,7 @@ from ..core.arrays import Casting, Dense, DenseArray, NumpyArray, Run
 from ..core.tables import CSR
 from ..input import coercion
 from . import elementwise, indexing, products, protocol, reductions, structure, values
+from .kept import Origin, Products
 from .names import Names
 
 
@@ -43,10 +44,14 @@ class SparseArray(Names):
     format: ClassVar[str]
     _target: devices.Device
     _dense_type: type[Any]  # of dense arrays on the device
-    _ready: dict[tuple[Any, tuple[int, ...]], Any]  # dtype and shape of x -> the product with it, once prepared
-    _ready_transposed: dict[tuple[Any, tuple[int, ...]], Any]
+    _origin: Origin
+    _products: Products
+    _transpose: Any  # of formats: tables of the transpose, and products with it
     _of_graphs: list[Any]  # what CUDA graphs use that were captured of its products
     _plan: str | None
+    _shape: tuple[int, int]
+    _dtype: np.dtype
+    _nnz: int
     _version: int | None  # of the values: see FormatArray
 
     # ----------------------------------------------------------------------------------- what each kind of array offers
@@ -61,7 +66,8 @@ class SparseArray(Names):
 
     def _coo(self) -> tuple[Any, Any, Any]:
         """Row, column and value of every stored entry, in any order; for use on the current device."""
-        raise NotImplementedError
+        csr = self._own_csr()
+        return coercion.rows(csr), csr.indices, csr.data
 
     def _kernel(self, kind: str, dtype: np.dtype) -> Run:
         """The prepared product ``run(x, y, alpha, beta)`` of a `kind` that :mod:`cvrarray.array.products` names."""
@@ -73,34 +79,24 @@ class SparseArray(Names):
 
     def _described(self) -> str:
         """What the array holds, in a few words, for the repr."""
-        return self._layout()
-
-    def _entries(self) -> Any:
-        """(nnz,) new array of the values of the canonical CSR."""
-        return self._own_csr().data
-
-    def _places(self) -> tuple[Any, Any]:
-        """(nnz,) the row and the column of each entry of the canonical CSR."""
-        csr = self._own_csr()
-        with self._target.use():
-            return coercion.rows(csr), csr.indices
+        return self._layout() if self._origin.pending is None else "still CSR, to be converted by the first product"
 
     # ------------------------------------------------------------------------------------------------------- what it is
 
     @property
     def shape(self) -> tuple[int, int]:
         """(n_rows, n_cols)."""
-        raise NotImplementedError
+        return self._shape
 
     @property
     def dtype(self) -> np.dtype:
         """dtype of the stored values."""
-        raise NotImplementedError
+        return self._dtype
 
     @property
     def nnz(self) -> int:
         """Stored entries, explicit zeros among them; padding is not counted."""
-        raise NotImplementedError
+        return self._nnz
 
     @property
     def data(self) -> Any:
@@ -116,10 +112,10 @@ class SparseArray(Names):
         >>> A.data, A.with_values(2 * A.data).data
         (array([1., 2., 3.]), array([2., 4., 6.]))
         """
-        values = self._entries()
-        if isinstance(values, np.ndarray):
-            values.setflags(write=False)
-        return values
+        found = values.entries_of(self)
+        if isinstance(found, np.ndarray):
+            found.setflags(write=False)
+        return found
 
     @property
     def nbytes(self) -> int:
@@ -1074,20 +1070,22 @@ class SparseArray(Names):
         >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
         >>> A.check()
         """
+        for invariant, holds in self.to_device("cpu")._invariants():
+            if not holds:
+                raise ValueError(f"{type(self).__name__} breaks invariant {invariant}")
+
+    def _invariants(self) -> Iterator[tuple[str, Any]]:
+        """(invariant in words, whether it holds) of an array on the CPU; each may rely on those before it, that held."""
         raise NotImplementedError
 
     def _canonical_csr(self) -> CSR:
         """Canonical CSR on the array's device. Its arrays may be others' too: nobody writes to them, or hands them out."""
         raise NotImplementedError
 
-    def _row_sums(self, dtype: np.dtype) -> Any:
-        """(n_rows,) the sums of rows in `dtype`, to which the array's promotes; None where a product with ones is to make
-        them.
+    def _line_sums(self, axis: int, dtype: np.dtype) -> Any:
+        """The sums of rows (``axis=1``) or columns in `dtype`, to which the array's promotes; None where a product with ones is
+        to make them.
         """
-        return None
-
-    def _column_sums(self, dtype: np.dtype) -> Any:
-        """(n_cols,) the sums of columns: as :meth:`_row_sums`."""
         return None
 
     def _own_csr(self) -> CSR:

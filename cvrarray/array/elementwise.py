@@ -27,6 +27,7 @@ from ..core import devices
 from ..core.tables import CSR
 from ..input import coercion
 from . import encoding, indexing
+from .values import is_one_structure
 
 _COMPARISONS = {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal}
 _LOGICAL = {np.logical_and, np.logical_or, np.logical_xor}
@@ -282,7 +283,7 @@ def _with_sparse(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dic
     if _is_one_structure(left, right):
         if (one := _of_one_value(ufunc, left, right, kwargs, dtypes)) is not None:
             return one
-        data = _compute(ufunc, (left._plain_values(), right._plain_values()), kwargs, dtypes)
+        data = _compute(ufunc, (encoding.plain(left), encoding.plain(right)), kwargs, dtypes)
         if all(_n_nonzero(part) == left.nnz for part in (data if isinstance(data, tuple) else (data,))):
             return _wrapped(data, left._with_table)
         return _wrapped(data, lambda part: left._like(_without_zeros(left._with_table(part)._canonical_csr())))
@@ -313,8 +314,10 @@ def _n_nonzero(data: Any) -> int:
 
 def _is_one_structure(left: Any, right: Any) -> bool:
     """Whether both are arrays of ours whose tables, but for the values, are the same."""
-    same = getattr(left, "_is_like", None)
-    return same is not None and left.shape == right.shape and bool(same(right))
+    if type(left) is not type(right) or not hasattr(left, "_structure") or left._target != right._target:
+        return False
+    has_tables = left._origin.pending is None and right._origin.pending is None
+    return has_tables and left.shape == right.shape and is_one_structure(left, right)
 
 
 def _of_one_value(ufunc: np.ufunc, left: Any, right: Any, kwargs: dict[str, Any], dtypes: list[np.dtype]) -> Any:

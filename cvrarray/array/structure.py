@@ -8,7 +8,7 @@ import numpy as np
 
 from ..core.tables import CSR
 from ..input import coercion
-from . import elementwise, reductions
+from . import elementwise, encoding, reductions
 
 
 def zeros_like(array: Any, dtype: Any = None, shape: Any = None) -> Any:
@@ -42,7 +42,7 @@ def block_diagonal_slots(array: Any, block_size: int) -> Any:
     They hold for every array of the same structure, so that new values need no search.
     """
     with array._target.use():
-        row, col, slot = array._slot_numbers()._coo()
+        row, col, slot = encoding.slot_numbers(array)._coo()
         return _on_diagonal(array, block_size, row, col, slot, -1)
 
 
@@ -165,9 +165,9 @@ def _compare(a: Any, b: Any, holds: Any) -> bool:
             device = a._target
         else:  # padded tables are larger than CSRs: this counts as a read, so that what is decoded below is kept
             for array in (a, b):
-                array._csr_at_hand()
+                array._origin.read(array, array.shape[0])
     if device is not None:
-        values = a._plain_values().reshape(-1), b._plain_values().reshape(-1)
+        values = encoding.plain(a).reshape(-1), encoding.plain(b).reshape(-1)
     else:
         left, right = coercion.as_csr(a), coercion.as_csr(b)
         device = coercion.same_device(left=left.data, right=right.data)

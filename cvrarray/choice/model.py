@@ -307,9 +307,7 @@ def predict(stats: Statistics, device: str, columns: int = 1) -> dict[str, float
 def _predicted(name: str, stats: Statistics, device: str, columns: int) -> float:
     """:func:`predict` of one format."""
     cls = of_variant(name)[0]
-    of_vector = cls._microseconds(name, stats, device, stats.table_bytes[name] / BYTES_PER_US[device])
-    rest = of_vector if columns == 1 else cls._microseconds_of_matrix(name, stats, device, of_vector, columns)
-    return CALL_US[device] + rest
+    return CALL_US[device] + cls._microseconds(name, stats, device, stats.table_bytes[name] / BYTES_PER_US[device], columns)
 
 
 def windows_of(shape: tuple[int, int], nnz: int) -> tuple[int, int, tuple[int, ...]]:

@@ -252,7 +252,7 @@ class _MeteredFile(io.FileIO):
     def readinto(self, buffer: Any) -> int | None:
         return self._told(super().readinto(buffer))
 
-    def write(self, buffer: Any) -> int | None:
+    def write(self, buffer: Any) -> int | None:  # type: ignore[override]  # a raw file's may write a part
         return self._told(super().write(buffer))
 
     def _told(self, n_bytes: int | None) -> int | None:

@@ -14,7 +14,7 @@ import operator
 import os
 from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -36,15 +36,6 @@ _STORABLE = "bool, an integer of up to 64 bits, float16, float32, float64, compl
 
 #: Of a shape and a number of nonzeros: what the caller will want to know of such a CSR.
 Wants = Callable[[tuple[int, int], int], Wanted]
-
-
-class Parts(NamedTuple):
-    """The arrays of any CSR, of which nothing is known yet, and its shape."""
-
-    indptr: Any
-    indices: Any
-    data: Any
-    shape: tuple[int, int]
 
 
 def as_csr(obj: Any, wants: Wants | None = None) -> CSR:
@@ -72,8 +63,6 @@ def as_csr(obj: Any, wants: Wants | None = None) -> CSR:
     """
     if isinstance(obj, CSR):
         return obj
-    if isinstance(obj, Parts):
-        return from_parts(*obj, wants)
     if is_ours(obj):
         own: CSR = obj._canonical_csr()
         return own

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..array import structure
+from ..array import encoding, structure
 from ..array.base import SparseArray
 from ..array.format import FormatArray
 from ..core import devices
@@ -220,7 +220,8 @@ class BlockJacobi(Inverse):
 def precision(dtype: Any, like: np.dtype) -> np.dtype:
     """`dtype`, or its real one where `like` is real."""
     dtype = np.dtype(dtype)
-    return dtype if like.kind == "c" else np.dtype(dtype.type(0).real.dtype)
+    real: np.dtype = dtype if like.kind == "c" else np.dtype(dtype.type(0).real.dtype)
+    return real
 
 
 #: By a structure: where the blocks on the diagonal lie, for each size. No more numbers than the blocks' own.
@@ -237,7 +238,7 @@ def diagonal_blocks(A: Any, size: int) -> Any:
     slots = _PLACES.of(A._structure, size, lambda: structure.block_diagonal_slots(A, size))
     if not A.nnz:
         return xp.zeros(slots.shape, A.dtype)
-    return xp.where(slots >= 0, A._values_at(slots), A.dtype.type(0))
+    return xp.where(slots >= 0, encoding.at(A, slots), A.dtype.type(0))
 
 
 def inverses(blocks: Any, xp: Any) -> Any:
