@@ -16,7 +16,6 @@ import resource
 import select
 import signal
 import struct
-import sys
 import tempfile
 import time
 import traceback
