@@ -131,7 +131,12 @@ def test_matrix_market_as_scipy_reads_it(dtype, symmetry, layout, tmp_path):
     assert path.stat().st_size > guards.BLOCK / 2
     expected = csr_array(scipy.io.mmread(path, spmatrix=False))
     expected.sort_indices()
-    assert_same_csr(files.read_csr(path), expected)
+    found = files.read_csr(path)
+    if layout == "coordinate":
+        assert_same_csr(found, expected)
+    else:  # SciPy loses signs of zero parts
+        assert found.dtype == expected.dtype and found.nnz == np.count_nonzero(expected.data)
+        np.testing.assert_array_equal(found.toarray(), expected.toarray())
 
 
 BROKEN_MTX = {

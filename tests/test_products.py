@@ -15,10 +15,8 @@ from checks import (
     assert_same_bits,
     bbcsr,
     cvr,
-    extended_but,
     get,
     put,
-    rarely,
 )
 from scipy.sparse import csr_array
 
@@ -36,18 +34,6 @@ PAIRS = [  # dtypes of A and x; every pair compiles a kernel of its own, so ther
     ("complex64", "complex64"),
     ("complex128", "complex128"),
 ]
-MORE_PAIRS = [
-    ("bool", "float64"),
-    ("int8", "float16"),
-    ("uint8", "bool"),
-    ("int16", "uint16"),
-    ("int32", "float32"),  # NumPy: float64
-    ("uint64", "uint64"),
-    ("uint64", "int8"),  # NumPy: float64
-    ("float64", "int32"),
-    ("float32", "complex64"),
-    ("complex64", "float64"),
-]
 FLOAT_PAIRS = [pair for pair in PAIRS if all(np.dtype(dtype).kind in "fc" for dtype in pair)]
 VARIED = ["rows_of_mixed_length", "explicit_zeros_beside_holes", "one_dense_row", "block_column_span_6_65535"]
 EVERY_BUILD = pytest.mark.parametrize("build", BUILDS, ids=str)
@@ -59,7 +45,7 @@ TYPICAL_BUILDS = pytest.mark.parametrize("build", TYPICAL, ids=str)
 
 @EVERY_BUILD
 @pytest.mark.parametrize("name", zoo.ZOO)
-@pytest.mark.each_value(4)
+@pytest.mark.each_value(2)
 def test_zoo_in_integers(build, name, device):
     """Small integers in float64: every sum is exact, so the product is equal whatever its order."""
     csr = zoo.integers(name, np.float64)
@@ -69,7 +55,7 @@ def test_zoo_in_integers(build, name, device):
     assert_product(y, csr, x)
 
 
-@pytest.mark.parametrize("build", extended_but([cvr(4, 5, "rows"), *TYPICAL], BUILDS), ids=str)
+@pytest.mark.parametrize("build", [cvr(4, 5, "rows"), *TYPICAL], ids=str)
 @pytest.mark.parametrize("name", zoo.ZOO)
 @pytest.mark.each_value(2)
 def test_zoo_in_floats(build, name, device):
@@ -79,7 +65,7 @@ def test_zoo_in_floats(build, name, device):
 
 
 @pytest.mark.small
-@pytest.mark.parametrize("name", [name for name in zoo.ZOO if max(zoo.ZOO[name]().shape) < 1000])
+@pytest.mark.parametrize("name", [name for name in zoo.ZOO if max(zoo.ZOO[name]().shape) < 1000][::3])
 def test_small(name, device):
     """Conversion, product into a poisoned out, and the way back: what compute-sanitizer watches."""
     for build in (cvr(4, 3, "nnz"), cvr(32, 5, "rows"), bbcsr(1), bbcsr(6)):
@@ -97,7 +83,7 @@ def test_small(name, device):
 
 @TYPICAL_BUILDS
 @pytest.mark.parametrize("name", VARIED)
-@pytest.mark.parametrize(("dtype", "x_dtype"), [*PAIRS, *rarely(*MORE_PAIRS)])
+@pytest.mark.parametrize(("dtype", "x_dtype"), PAIRS)
 @pytest.mark.each_value
 def test_dtypes(build, name, dtype, x_dtype, device):
     """NumPy's result_type, and its wrapping of integers: exact in every dtype."""
@@ -134,45 +120,26 @@ def test_integers_wrap(build, dtype, device):
 
 
 @TYPICAL_BUILDS
-def test_float32_matrix_with_float64_x_is_not_converted(build, device):
-    """The matrix stays in its dtype; the sums are float64."""
-    csr = zoo.floats("rows_of_mixed_length", np.float32)
-    x = zoo.float_vector(csr.shape[1], np.float64)
-    A = build(csr, device)
-    before = A.nbytes
-    assert_product(A @ put(x, device), csr, x)
-    assert A.dtype == np.float32
-    assert A.nbytes == before
-
-
-@TYPICAL_BUILDS
-def test_float32_denormals_are_kept(build, device):
-    """No flush to zero, on any device."""
-    csr = zoo.integers("tridiagonal_33", np.float32)
-    x = (zoo.vector(csr.shape[1], np.float32) * np.float32(2) ** -140).astype(np.float32)
-    y = get(build(csr, device) @ put(x, device))
-    assert y.any()
-    np.testing.assert_array_equal(y, csr.toarray() @ x)
-
-
-@TYPICAL_BUILDS
-def test_complex64_denormals_are_kept(build, device):
-    """Nor where the imaginary part of a value is negated."""
-    csr = zoo.integers("tridiagonal_33", np.complex64)
-    csr.data *= np.float32(2) ** -140
-    x = zoo.vector(csr.shape[1], np.complex64)
-    X = np.stack([x, -x, 1j * x], axis=1).astype(np.complex64)
-    A = build(csr, device)
-    np.testing.assert_array_equal(get(A @ put(x, device)), csr.toarray() @ x)
-    np.testing.assert_array_equal(get(A @ put(X, device)), csr.toarray() @ X)
-    np.testing.assert_array_equal(get(A.T @ put(x, device)), csr.toarray().T @ x)
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64])
+def test_denormals_are_kept(build, dtype, device):
+    """No flush to zero, on any device; nor where the imaginary part of a value is negated."""
+    csr, tiny = zoo.integers("tridiagonal_33", dtype), np.float32(2) ** -140
+    x = zoo.vector(csr.shape[1], dtype)
+    for small, vector in ((csr * tiny, x), (csr, x * tiny)):
+        x = vector.astype(dtype)
+        X = np.stack([x, -x, (1j * x).astype(dtype) if csr.dtype.kind == "c" else x], axis=1)
+        A, dense = build(csr_array(small.astype(dtype)), device), small.toarray().astype(dtype)
+        assert (dense @ x).any()
+        np.testing.assert_array_equal(get(A @ put(x, device)), dense @ x)
+        np.testing.assert_array_equal(get(A @ put(X, device)), dense @ X)
+        np.testing.assert_array_equal(get(A.T @ put(x, device)), dense.T @ x)
 
 
 # inf and nan
 
 
 @EVERY_BUILD
-@pytest.mark.parametrize("dtype", [np.float64, np.float32, *rarely(np.complex64)])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize(
     "name",
     [
@@ -363,12 +330,17 @@ def test_alpha_and_beta_in_dtypes(build, dtype, alpha, beta, device):
 
 
 @TYPICAL_BUILDS
-@pytest.mark.parametrize("stride", [2, -1, -3])
-def test_x_with_a_stride(build, stride, device):
-    csr = zoo.floats("power_law", np.float64)
-    spread = put(zoo.float_vector(csr.shape[1] * abs(stride)), device)[::stride]
-    assert not spread.flags.c_contiguous
-    assert_product(build(csr, device) @ spread, csr, get(spread).copy())
+def test_x_of_any_stride_and_byte_order(build, device):
+    csr = zoo.integers("power_law", np.float64)
+    A, n = build(csr, device), csr.shape[1]
+    for stride in (2, -1, -3):
+        x = put(zoo.vector(n * abs(stride)), device)[::stride]
+        assert_product(A @ x, csr, get(x).copy())
+    if device == "cpu":
+        frozen = zoo.vector(n)
+        frozen.flags.writeable = False
+        for x in (np.broadcast_to(2.5, n), frozen, *(zoo.vector(n, dtype) for dtype in (">f8", ">f4", ">i4", ">c8"))):
+            assert_product(A @ x, csr, x.astype(x.dtype.newbyteorder("=")))
 
 
 @TYPICAL_BUILDS
@@ -386,31 +358,6 @@ def test_x_and_out_at_any_offset(build, dtype, device):
         assert_product(A.matvec(x, out=out), csr, get(x))
         around = np.r_[0:offset, offset + csr.shape[0] : buffer.size]
         np.testing.assert_array_equal(get(buffer)[around], before[around])
-
-
-@TYPICAL_BUILDS
-def test_x_broadcast(build):
-    """A stride of 0."""
-    csr = zoo.floats("power_law", np.float64)
-    assert_product(build(csr) @ np.broadcast_to(2.5, csr.shape[1]), csr, np.full(csr.shape[1], 2.5))
-
-
-@TYPICAL_BUILDS
-@pytest.mark.parametrize("x_dtype", [">f8", ">f4", ">i4", ">c8"])
-@pytest.mark.each_value
-def test_x_big_endian(build, x_dtype):
-    csr = zoo.integers("rows_of_mixed_length", np.float64)
-    x = zoo.vector(csr.shape[1], x_dtype)
-    assert x.dtype.byteorder == ">"
-    assert_product(build(csr) @ x, csr, x.astype(x.dtype.newbyteorder("=")))
-
-
-@TYPICAL_BUILDS
-def test_x_read_only(build):
-    csr = zoo.integers("rows_of_mixed_length", np.float64)
-    x = zoo.vector(csr.shape[1])
-    x.flags.writeable = False
-    assert_product(build(csr) @ x, csr, x)
 
 
 @TYPICAL_BUILDS
@@ -442,35 +389,16 @@ def test_every_spelling(build, device):
     csr = zoo.integers("rows_of_mixed_length", np.float64)
     x = put(zoo.vector(csr.shape[1]), device)
     A = build(csr, device)
-    expected = get(A.matvec(x))
+    y = A.matvec(x)
+    assert devices.of(y) == devices.parse(device) == A._target
+    assert y.flags.c_contiguous
+    expected = get(y)
     for product in (operator.matmul, np.matmul, np.dot):
         assert_same_bits(product(A, x), expected)
     xp = devices.parse(device).xp
     out = xp.full(csr.shape[0], np.nan)
     assert np.matmul(A, x, out=out) is out
     assert_same_bits(out, expected)
-
-
-@TYPICAL_BUILDS
-def test_product_lives_with_the_array(build, device):
-    csr = zoo.integers("diagonal", np.float64)
-    A = build(csr, device)
-    y = A @ put(zoo.vector(csr.shape[1]), device)
-    assert A.device == device
-    assert devices.of(y) == devices.parse(device)
-    assert y.flags.c_contiguous
-
-
-@TYPICAL_BUILDS
-def test_products_of_products(build, device):
-    """Power iteration: what one product writes the next one reads."""
-    csr = zoo.floats("banded_stencil", np.float64)
-    A, x = build(csr, device), put(zoo.float_vector(csr.shape[1]), device)
-    expected = get(x)
-    for _ in range(3):
-        y = A @ x
-        assert_product(y, csr, expected)
-        x, expected = y, get(y).copy()
 
 
 # Streams
@@ -497,27 +425,3 @@ def test_runs_on_the_current_stream_without_waiting(build, gpu):
         assert not stream.done, "matvec waited for the stream"
     stream.synchronize()
     assert_product(out, csr, get(x))
-
-
-@TYPICAL_BUILDS
-def test_is_captured_in_a_graph(build, gpu):
-    """A CUDA graph of the product, replayed on other values of x."""
-    import cupy
-
-    csr = zoo.integers("one_dense_row", np.float64)
-    A = build(csr, gpu)
-    x, out = put(zoo.vector(csr.shape[1]), gpu), cupy.zeros(csr.shape[0])
-    cupy.cuda.Device().synchronize()  # the conversion ran on another stream than the product will
-    stream = cupy.cuda.Stream(non_blocking=True)
-    with stream:
-        A.matvec(x, out=out)  # compiles, and leaves what it needs in the memory pool
-        stream.synchronize()
-        stream.begin_capture()
-        A.matvec(x, out=out)
-        graph = stream.end_capture()
-        for seed in (4, 5):
-            x[...] = put(zoo.vector(csr.shape[1], seed=seed), gpu)
-            out.fill(np.nan)
-            graph.launch(stream)
-            stream.synchronize()
-            assert_product(out, csr, get(x))

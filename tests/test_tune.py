@@ -63,7 +63,7 @@ def files(cache):
 
 @pytest.mark.parametrize(
     ("x_dtype", "columns"),
-    [(None, 1), (np.float32, 1), (None, 17), pytest.param(np.complex128, 1, marks=pytest.mark.extended)],
+    [(None, 1), (np.float32, 1), (None, 17)],
 )
 def test_tunes_and_multiplies(device, cache, x_dtype, columns):
     csr = generate.tetrahedra(6, 3, dtype=np.float32)
@@ -149,16 +149,6 @@ def test_noise_changes_nothing(clock):
     assert cvrarray.tune(csr, device="cpu").format == plan.format
 
 
-def test_candidates_begin_with_the_model_s_choice():
-    for csr in (generate.tetrahedra(6, 3), matrix(), generate.poisson7(12)):
-        csr = coercion.as_csr(csr)
-        plan = model.choose(model.statistics(csr, exact=False), "cpu")
-        found = tuning.candidates(csr, "cpu")
-        assert found[0] == tuning.Candidate(plan.format, plan.block_size)
-        assert tuning.Candidate("cvr") in found
-        assert len(set(found)) == len(found)
-
-
 def test_budget(clock, cache, monkeypatch):
     """Nothing is begun after it; what is cut short is measured again by a call that has more."""
     csr = generate.tetrahedra(6, 3)
@@ -192,14 +182,6 @@ def test_without_nonzeros_nothing_is_measured(cache, shape, budget_s):
     csr = scipy.sparse.csr_array(shape)
     found = cvrarray.tune(csr, device="cpu", budget_s=budget_s)
     assert (found.shape, found.format) == (shape, cvrarray.asarray(csr, device="cpu").format)
-    assert files(cache) == []
-
-
-def test_no_budget_is_asarray(cache):
-    found, chosen = (
-        make(matrix(), device="cpu") for make in (lambda *a, **k: cvrarray.tune(*a, budget_s=0, **k), cvrarray.asarray)
-    )
-    assert found.plan == chosen.plan
     assert files(cache) == []
 
 
@@ -261,11 +243,6 @@ def test_key_is_of_version_and_machine(monkeypatch):
     versioned = key(matrix())
     monkeypatch.setattr(tuning, "describe", lambda device: ["cpu", "another", 3])
     assert len({before, versioned, key(matrix())}) == 3
-
-
-def test_describes_the_device(device):
-    kind, name, count = tuning.describe(devices.parse(device))
-    assert kind == device.partition(":")[0] and name and count > 0
 
 
 # --- the folder ---
