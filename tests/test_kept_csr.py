@@ -44,6 +44,7 @@ def test_the_second_reading_keeps_it(build):
 
 @BUILDS
 @pytest.mark.parametrize("use", USES)
+@pytest.mark.each_value
 def test_uses_give_what_they_give_without(build, use):
     """And nothing writes to what is kept."""
     S = matrix()

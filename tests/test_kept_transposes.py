@@ -271,15 +271,6 @@ def test_one_product_keeps_nothing(build):
     assert A._transpose is None
 
 
-@BUILD
-def test_the_first_product_of_many_threads(build):
-    _, A, x = array(build)
-    expected = build(zoo.floats(NAME, np.float64), "cpu").T @ x
-    with ThreadPoolExecutor(8) as pool:
-        for y in pool.map(lambda _: A.T @ x, range(32)):
-            assert_same_bits(y, expected)
-
-
 def test_memory_is_counted_while_it_is_held():
     gc.collect()
     before = transposed.BUDGET.held()

@@ -80,6 +80,7 @@ def held(C: Any) -> bytes:
 
 @BUILDS
 @pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.each_value(2)
 def test_tables_are_those_of_a_conversion(build, operation):
     S = matrix()
     A = build(S, "cpu")
@@ -102,6 +103,7 @@ def test_tables_are_those_of_a_conversion(build, operation):
 
 @BUILDS
 @pytest.mark.parametrize("use", USES)
+@pytest.mark.each_value
 def test_uses_give_what_converted_arrays_give(build, use):
     """And nothing writes to the CSR, which other arrays may have too."""
     S = matrix()

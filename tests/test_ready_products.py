@@ -25,6 +25,7 @@ def operand(n, columns, dtype="float64", seed=4):
 @SHAPES
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 @pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.each_value(2)
 def test_later_calls_have_the_bits_of_the_first(build, columns, dtype, transposed, device):
     csr = zoo.floats("rows_of_mixed_length", dtype)
     A = build(csr, device).T if transposed else build(csr, device)
@@ -81,6 +82,7 @@ def test_operands_that_do_not_fit(build, columns, device):
 @BUILD
 @SHAPES
 @pytest.mark.parametrize("scalar", [np.ones(1), np.ones(2), np.empty(0), 1 + 0j, Fraction(1), "device"], ids=str)
+@pytest.mark.each_value
 def test_scalars_that_are_refused(build, columns, scalar, device):
     """As the first time: of an array == is an array, and what equals 1 need not be a number that is taken."""
     csr = zoo.integers("banded_stencil", np.float64)

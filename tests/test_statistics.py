@@ -10,7 +10,7 @@ from checks import assert_same_tables
 
 import cvrarray
 from cvrarray.choice import model
-from cvrarray.core import lanes, sharing, short_rows
+from cvrarray.core import lanes, short_rows
 from cvrarray.core.tables import NOTHING, Seen
 from cvrarray.cpu import statistics
 from cvrarray.input import coercion
@@ -90,32 +90,6 @@ def test_what_costs_a_product_on_a_gpu(nnz, n_rows):
     assert slower(empty_rows=1) >= (set() if is_long else {"cvr"}) - alike
 
 
-def test_what_l1_holds_of_x_is_read_from_l2_once():
-    """By each multiprocessor: what bins need beyond that costs little, and nothing where x is in shared memory."""
-    stats = model.Statistics(
-        (1_000_000, 10_000), 10_000_000, np.dtype(np.float32), 0, 10, 10.0, 10.0, 10, 0, {1: 1.0}, {"cvr": 1}, True,
-        sectors=0.8, lines=0.5,
-    )  # fmt: skip
-    once = 132 * 40_000 / 32 / 10_000_000
-    assert stats.gathered(4)[0] == pytest.approx(once + 0.1 * (0.8 - once))
-    assert stats.gathered(4, found=0.0)[0] == pytest.approx(once)
-    assert stats.gathered(16)[0] > stats.gathered(4)[0]
-    assert stats.gathered(32) == (1.0, 0.5)  # too large
-    few = stats._replace(nnz=10_000)
-    assert few.gathered(4) == (0.8, 0.5)  # none is needed twice
-
-
-def test_slots_that_rows_leave_empty_in_lanes():
-    """Even rows fill whole lanes; of others each leaves half a lane's slots but one empty, on average."""
-    assert [lanes.slots_a_nonzero(4, mean, longest) for mean, longest in ((5.0, 5), (7.8, 8), (8.0, 8))] == [1.6, 8 / 7.8, 1]
-    assert lanes.slots_a_nonzero(4, 5.0, 20) == 1.3
-    assert lanes.slots_a_nonzero(8, 10.0, 200) == 1.35
-
-
-def test_rows_of_more_lanes_than_blocks_leave_empty_are_cut():
-    assert [lanes.are_cut(4, longest) for longest in (1, 32, 48, 64, 1000)] == [0, 0, 0.5, 1, 1]
-
-
 def test_what_fits_l2_costs_more_a_byte_as_it_may_not_be_there():
     """The same tables: of a matrix that fits L2, and of one with an entry of x and y more than that."""
     stats = model.Statistics(
@@ -127,15 +101,6 @@ def test_what_fits_l2_costs_more_a_byte_as_it_may_not_be_there():
     assert not larger.fits_l2
     fits, beyond = (model.predict(found, "cuda") for found in (stats, larger))
     assert all(beyond[name] < fits[name] for name in fits)
-
-
-def test_few_warps_share_wide_bins_so_that_long_ones_take_long():
-    bins = sharing.Bins(n_bins=6_248, mean=117, longest=466, block_size=1, itemsize=4, is_wide=False)
-    narrow, wide = sharing.least(bins), sharing.least(bins._replace(is_wide=True))
-    assert (narrow.sharers, wide.sharers) == (8, 2)
-    assert wide.rounds > 1.5 * narrow.rounds
-    few = bins._replace(n_bins=500)
-    assert sharing.least(few._replace(is_wide=True)) == sharing.least(few)
 
 
 #: Matrices of uneven rows whose bins are wide, and recorded microseconds: warm or, if they fit L2, the mean of warm and cold.

@@ -63,7 +63,7 @@ def check(A, csr: csr_array, x: np.ndarray, device: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 @pytest.mark.parametrize("longest", [1, 20, 200, 900])
 @pytest.mark.parametrize("magnitudes", [0, 4, 12, 30])
-@pytest.mark.each_pair
+@pytest.mark.each_value(2)
 def test_graded(build, dtype, longest, magnitudes, device):
     csr = matrix(longest, dtype)
     rng = np.random.default_rng(magnitudes)
@@ -83,6 +83,7 @@ def test_terms_that_cancel(build, dtype, device):
 
 
 @build
+@pytest.mark.each_value
 @pytest.mark.parametrize(("dtype", "a", "x"), [
     ("float32", 1e30, 1e8), ("float32", 1e-30, 1e-12), ("float32", 1e-44, 1.0), ("float32", 1e38, 1e-38),
     ("float64", 1e300, 1e8), ("float64", 1e-300, 1e-10), ("float64", 5e-324, 1.0), ("float64", 1e308, 1e-300),
