@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -116,12 +114,6 @@ def test_other_chunks_end_where_its_own_do(device, monkeypatch):
         by_rows = cvrarray.CVRArray(S, n_lanes=own.n_lanes, n_chunks=candidate.parameter, split="rows", device=device)
         steps = [array._tables.step_ptr.tolist() for array in (found, even, by_rows)]
         assert steps[0] == steps[1] != steps[2]
-
-
-def test_no_other_chunks_where_cvr_is_hopeless(clock):
-    seen = clock(cvr=4.0, bbcsr=1.0)
-    cvrarray.tune(generate.tetrahedra(6, 3), device="cpu")
-    assert sum(4.0 in pair for pair in seen) == 1  # its default, once
 
 
 def test_columns_are_measured_apart(device, clock, cache, monkeypatch):
@@ -364,42 +356,6 @@ def test_oldest_files_go(cache, monkeypatch):
         tuning.store(cache / f"{k}.json", WINNER)
         os.utime(cache / f"{k}.json", (k + 2, k + 2))
     assert files(cache) == ["2.json", "3.json", "4.json"]
-
-
-WRITER = """
-import sys
-from pathlib import Path
-from cvrarray.choice import tuning
-path, number = Path(sys.argv[1]), int(sys.argv[2])
-print("ready", flush=True)
-sys.stdin.readline()
-for k in range(400):
-    tuning.store(path, tuning.Winner(tuning.Candidate("cvr", number * 10**6 + k), float(number), number, True, 1.0))
-    found = tuning.load(path)
-    assert found is not None and found.seconds == found.tried == found.candidate.parameter // 10**6, found
-"""
-
-
-def test_two_processes_write_at_once(cache):
-    """Each reads after every write, and finds a whole file: its own or the other's, never a mixture or none."""
-    path = cache / "shared.json"
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(path), str(number)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-        )
-        for number in (1, 2)
-    ]  # fmt: skip
-    for writer in writers:
-        assert writer.stdout.readline() == "ready\n"
-    for writer in writers:
-        writer.stdin.write("\n")
-        writer.stdin.flush()
-    for writer in writers:
-        _, err = writer.communicate(timeout=60)
-        assert writer.returncode == 0, err
-    assert tuning.load(path).candidate.parameter in (1_000_399, 2_000_399)
-    assert files(cache) == ["shared.json"]
 
 
 def test_asarray_neither_reads_nor_writes(cache, clock):
