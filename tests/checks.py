@@ -65,6 +65,36 @@ DIFFERENT = [Build("cvr", {}), cvr(4, 2, "nnz"), cvr(1, 3, "nnz"), cvr(32, 4, "n
 TYPICAL = [cvr(4, 5, "nnz"), cvr(32, 7, "rows"), bbcsr(1), bbcsr(6)]
 
 
+def in_turn(names: str, *axes: Iterable[Any], times: int = 1) -> pytest.MarkDecorator:
+    """Parametrises by as many cases as the longest axis has values: each of them once, with values of the others in turn;
+    `times` over, with other ones each time. Plain tuples in an axis are values of several names.
+    """
+    values = [list(axis) for axis in axes]
+    turns = itertools.product(range(times), range(max(map(len, values))))
+    return _parametrized(names, [[axis[(k + turn * i) % len(axis)] for i, axis in enumerate(values)] for turn, k in turns])
+
+
+def in_pairs(names: str, first: Iterable[Any], second: Iterable[Any], *others: Iterable[Any]) -> pytest.MarkDecorator:
+    """Parametrises by every pair of values of two axes, with values of the others in turn."""
+    rest = [list(axis) for axis in others]
+    pairs = itertools.product(enumerate(first), enumerate(second))
+    return _parametrized(names, [[a, b, *(axis[(i + j) % len(axis)] for axis in rest)] for (i, a), (j, b) in pairs])
+
+
+def _parametrized(names: str, cases: list[list[Any]]) -> pytest.MarkDecorator:
+    flat = [[value for part in case for value in (part if type(part) is tuple else (part,))] for case in cases]
+    ids = ["-".join(str(getattr(value, "__name__", value)) for value in case) for case in flat]
+    return pytest.mark.parametrize(names, flat, ids=ids)
+
+
+def at_home(dtypes: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Each dtype, or tuple of the values' dtype and others, behind the build that it is tried with in every test: so tests
+    share compiled code.
+    """
+    cases = [dtype if type(dtype) is tuple else (dtype,) for dtype in dtypes]
+    return [(TYPICAL[np.dtype(case[0]).num % len(TYPICAL)], *case) for case in cases]
+
+
 def extended_but(always: list[Build], builds: list[Build]) -> list[Any]:
     """`builds` for a test that compiles much for each: those in `always` run by default, the others under ``--rest``."""
     return [build if build in always else pytest.param(build, marks=pytest.mark.extended) for build in builds]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse
-from checks import assert_same_bits, assert_same_tables, get, put
+from checks import assert_same_bits, assert_same_tables, get, in_pairs, put
 
 import cvrarray
 from cvrarray.cpu.runtime import memory
@@ -39,12 +39,12 @@ def sums(rows, cols, values, size, shape) -> np.ndarray:
     return dense[: shape[0], : shape[1]]
 
 
-@pytest.mark.parametrize(
-    ("format", "size", "dtype"), [("auto", 1, "float64"), ("auto", 6, "float64"), ("auto", 3, "float64"), ("cvr", 1, "float32")]
+@in_pairs(
+    "format, size, dtype, cut, copies",
+    [("auto", 1, "float64"), ("auto", 6, "float64"), ("auto", 3, "float64"), ("cvr", 1, "float32")],
+    [((0, 0),), ((1, 2),), ((2, 0),), ((0, 1),)],
+    [1, 3],
 )
-@pytest.mark.parametrize("cut", [(0, 0), (1, 2), (2, 0), (0, 1)])
-@pytest.mark.parametrize("copies", [1, 3])
-@pytest.mark.each_pair
 def test_against_dense_sums(format, size, copies, cut, dtype, device):
     rows, cols = coordinates(copies)
     shape = tuple(n * size - lost * (size > 2) for n, lost in zip(SHAPE, cut, strict=True))

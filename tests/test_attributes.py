@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse
 import sparse
 import zoo
-from checks import DEFAULTS, TYPICAL, assert_same_csr, assert_same_tables, get, put
+from checks import DEFAULTS, TYPICAL, assert_same_csr, assert_same_tables, get, in_turn, put
 
 import cvrarray
 from cvrarray.core import devices
@@ -23,9 +23,7 @@ DTYPES = ["bool", "int8", "int64", "float32", "float64", "complex64", "complex12
 VARIED = ["rows_of_mixed_length", "explicit_zeros_beside_holes", "many_empty_rows_between", "all_rows_empty"]
 
 
-@BUILD
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.each_value
+@in_turn("dtype, build", DTYPES, DEFAULTS)
 def test_what_it_is(build, dtype, device):
     csr = zoo.integers("explicit_zeros_beside_holes", dtype)
     A = build(csr, device)
@@ -57,9 +55,7 @@ def test_plan_is_kept():
     assert A.copy().plan == A.plan
 
 
-@BUILD
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.each_value
+@in_turn("dtype, build", DTYPES, DEFAULTS)
 def test_real_imag_conj(build, dtype, device):
     csr = zoo.integers("explicit_zeros_beside_holes", dtype)
     A, dense = build(csr, device), csr.toarray()
@@ -77,10 +73,7 @@ def test_real_imag_conj(build, dtype, device):
     assert np.isrealobj(A) == np.isrealobj(dense)
 
 
-@BUILD
-@pytest.mark.parametrize("to", DTYPES)
-@pytest.mark.parametrize("dtype", ["bool", "int8", "float64", "complex64"])
-@pytest.mark.each_value
+@in_turn("to, dtype, build", DTYPES, ["bool", "int8", "float64", "complex64"], DEFAULTS)
 def test_astype(build, dtype, to, device):
     csr = zoo.integers("explicit_zeros_beside_holes", dtype)
     A, dense = build(csr, device), csr.toarray()
@@ -119,9 +112,7 @@ def test_copies(build, device):
     assert_same_tables(made._tables, A._tables)
 
 
-@TYPICAL_BUILDS
-@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])
-@pytest.mark.each_value
+@in_turn("build, duplicate", TYPICAL, [copy.copy, copy.deepcopy])
 def test_a_copy_keeps_its_values_when_others_are_written_in_place(build, duplicate, device):
     A = build(zoo.integers("rows_of_mixed_length", np.float32), device)
     before = get(A.todense())

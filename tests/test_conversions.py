@@ -17,9 +17,11 @@ from checks import (
     assert_same_bits,
     assert_same_csr,
     assert_same_tables,
+    at_home,
     bbcsr,
     cvr,
     get,
+    in_turn,
     put,
 )
 from scipy.sparse import csr_array
@@ -29,19 +31,13 @@ from cvrarray.core.tables import CSR, BBCSRTables, CVRTables
 
 VARIED = ["rows_of_mixed_length", "explicit_zeros_beside_holes", "one_dense_row", "narrow_and_wide_tiles", "power_law"]
 DTYPES = ["bool", "int8", "uint16", "int32", "uint64", "float32", "float64", "complex64", "complex128"]
-EVERY_NAME = pytest.mark.parametrize("name", zoo.ZOO)
-EVERY_BUILD = pytest.mark.parametrize("build", BUILDS, ids=str)
 TYPICAL_BUILDS = pytest.mark.parametrize("build", TYPICAL, ids=str)
-CVR_BUILDS = pytest.mark.parametrize("build", CVR, ids=str)
-BBCSR_BUILDS = pytest.mark.parametrize("build", BBCSR, ids=str)
 
 
 # The definition
 
 
-@CVR_BUILDS
-@EVERY_NAME
-@pytest.mark.each_value(2)
+@in_turn("name, build", zoo.ZOO, CVR, times=2)
 def test_chunks_are_the_definitions(build, name, device):
     """Every chunk equals the definition carried out step by step; pads too, which are 0 at the smallest column."""
     csr = zoo.integers(name, np.float64)
@@ -60,9 +56,7 @@ def test_chunks_are_the_definitions(build, name, device):
         _assert_facts(chunk, A.n_lanes)
 
 
-@BBCSR_BUILDS
-@EVERY_NAME
-@pytest.mark.each_value(2)
+@in_turn("name, build", zoo.ZOO, BBCSR, times=2)
 def test_bins_are_the_definitions(build, name, device):
     """data, colptr, rowptr and bin_rowptr equal the definition's, padding included."""
     csr = zoo.integers(name, np.float64)
@@ -75,9 +69,7 @@ def test_bins_are_the_definitions(build, name, device):
     assert A.n_bins == math.ceil(csr.shape[0] / 32)
 
 
-@CVR_BUILDS
-@EVERY_NAME
-@pytest.mark.each_value
+@in_turn("name, build", zoo.ZOO, CVR)
 def test_narrow_chunks(build, name, device):
     """A chunk whose columns span less than 2^16 is stored narrow, from its smallest column; any other wide."""
     A = build(zoo.integers(name, np.float64), device)
@@ -99,9 +91,7 @@ def test_rows_of_a_block_that_are_alike_and_end_in_a_part_of_one(span, device):
     assert_same_csr(A.to_scipy(), csr)
 
 
-@BBCSR_BUILDS
-@EVERY_NAME
-@pytest.mark.each_value
+@in_turn("name, build", zoo.ZOO, BBCSR)
 def test_narrow_bins(build, name, device):
     """A bin whose block columns span less than 2^16 - 1 is stored narrow; one without blocks too, from 0."""
     A = build(zoo.integers(name, np.float64), device)
@@ -114,9 +104,7 @@ def test_narrow_bins(build, name, device):
         assert base[k] == (col.min() if col.max() - col.min() < 2**16 - 1 else -1)
 
 
-@BBCSR_BUILDS
-@EVERY_NAME
-@pytest.mark.each_value
+@in_turn("name, build", zoo.ZOO, BBCSR)
 def test_presence_bits(build, name, device):
     """None where every column of every row's blocks is an entry, else the smallest integers with a bit a column."""
     csr = zoo.integers(name, np.float64)
@@ -143,9 +131,7 @@ def _assert_facts(chunk, n_lanes):
     assert len(chunk["rec_pos"]) <= len(rows) + n_lanes - 1
 
 
-@CVR_BUILDS
-@EVERY_NAME
-@pytest.mark.each_value
+@in_turn("name, build", zoo.ZOO, CVR)
 def test_lanes_steal_at_most_once(build, name):
     """A thief steals once and is never a victim: a lane has at most one record from step lr_rec on but for its own."""
     csr = zoo.integers(name, np.float64)
@@ -160,9 +146,7 @@ def test_lanes_steal_at_most_once(build, name):
 # Both devices
 
 
-@EVERY_BUILD
-@EVERY_NAME
-@pytest.mark.each_value(2)
+@in_turn("name, build", zoo.ZOO, BUILDS, times=2)
 def test_devices_agree(build, name, gpu):
     """The GPU's conversion gives the CPU's tables, field by field and bit by bit."""
     csr = zoo.floats(name, np.float64)
@@ -214,9 +198,7 @@ def test_memory_of_a_conversion(build, kind, gpu):
 # The way back
 
 
-@EVERY_BUILD
-@EVERY_NAME
-@pytest.mark.each_value(2)
+@in_turn("name, build", zoo.ZOO, BUILDS, times=2)
 def test_check_and_round_trip(build, name, device):
     """check() finds nothing, and every stored entry comes back: explicit zeros, places, bits."""
     csr = zoo.floats(name, np.float64)
@@ -230,10 +212,7 @@ def test_check_and_round_trip(build, name, device):
         assert_same_bits(A.todense(), csr.toarray())
 
 
-@TYPICAL_BUILDS
-@pytest.mark.parametrize("name", VARIED)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.each_value
+@in_turn("build, dtype, name", at_home(DTYPES), VARIED)
 def test_round_trip_in_every_dtype(build, name, dtype, device):
     csr = zoo.integers(name, dtype)
     A = build(csr, device)
@@ -255,9 +234,7 @@ def test_values_keep_every_bit(build, device):
     assert_same_csr(build(csr, device).to_scipy(), csr)
 
 
-@TYPICAL_BUILDS
-@pytest.mark.parametrize("name", [*VARIED, "all_rows_empty"])
-@pytest.mark.each_value
+@in_turn("name, build", [*VARIED, "all_rows_empty"], TYPICAL)
 def test_to_pydata(build, name, device):
     """tocoo() has the entries of the matrix, sorted, explicit zeros among them, and fill value 0."""
     sparse = pytest.importorskip("sparse")
@@ -272,9 +249,7 @@ def test_to_pydata(build, name, device):
     np.testing.assert_array_equal(coo.data, expected.data)
 
 
-@EVERY_BUILD
-@EVERY_NAME
-@pytest.mark.each_value
+@in_turn("name, build", zoo.ZOO, BUILDS)
 def test_to_device_and_back(build, name, gpu):
     """Moving copies tables as they are."""
     A = build(zoo.floats(name, np.float32), "cpu")
@@ -342,9 +317,7 @@ def test_every_block_size(block_size, device):
         np.testing.assert_array_equal(get(A @ put(x, device)), csr @ x)
 
 
-@pytest.mark.parametrize("split", ["rows", "nnz", "even"])
-@pytest.mark.parametrize("n_chunks", [1, 2, 3, 7, 50, 300, 301, 10**6])
-@pytest.mark.each_value
+@in_turn("n_chunks, split", [1, 2, 3, 7, 50, 300, 301, 10**6], ["rows", "nnz", "even"])
 def test_every_chunk_count(split, n_chunks, device):
     """As many chunks as asked for, but never more than nonzeros, and none empty."""
     csr = zoo.integers("rows_of_mixed_length", np.float64)

@@ -5,20 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import zoo
-from checks import DEFAULTS, DIFFERENT, assert_same_csr
+from checks import DEFAULTS, DIFFERENT, assert_same_csr, in_turn
 from scipy.sparse import coo_array, csr_array, random_array
 
 import cvrarray
 from cvrarray.cpu import csr as kernels
 from cvrarray.input import coercion
 
-THREADS = pytest.mark.parametrize("threads", ["1", "3"])
 SMALL = [name for name in zoo.ZOO if np.prod(zoo.ZOO[name]().shape) < 1_000_000]
 
 
-@pytest.mark.parametrize("build", DIFFERENT[:-1], ids=str)  # test_conversions reads blocks of 32
-@pytest.mark.parametrize("name", SMALL)
-@pytest.mark.each_value(2)
+@in_turn("name, build", SMALL, DIFFERENT[:-1], times=2)  # test_conversions reads blocks of 32
 def test_diagonals_and_rows(build, name):
     csr = zoo.floats(name, np.float64)
     A, dense = build(csr, "cpu"), csr.toarray()
@@ -31,9 +28,7 @@ def test_diagonals_and_rows(build, name):
         assert_same_csr(A[first:last].to_scipy(), csr[first:last])
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int8", "int64", "float16", "float32", "complex64"])
-@THREADS
-@pytest.mark.each_value
+@in_turn("dtype, threads", ["bool", "int8", "int64", "float16", "float32", "complex64"], ["1", "3"])
 def test_coordinates_in_any_order(dtype, threads, monkeypatch):
     """Duplicates are added up in the order they come in, float16 in float32; rows of all lengths are sorted."""
     monkeypatch.setenv("CVRARRAY_NUM_THREADS", threads)
@@ -58,9 +53,7 @@ def test_coordinates_in_any_order(dtype, threads, monkeypatch):
         np.testing.assert_array_equal(ours, other)
 
 
-@pytest.mark.parametrize("name", zoo.ZOO)
-@THREADS
-@pytest.mark.each_value
+@in_turn("name, threads", zoo.ZOO, ["1", "3"])
 def test_shuffled_and_transposed(name, threads, monkeypatch):
     monkeypatch.setenv("CVRARRAY_NUM_THREADS", threads)
     monkeypatch.setattr(kernels, "PART", 64)
@@ -74,10 +67,7 @@ def test_shuffled_and_transposed(name, threads, monkeypatch):
     assert_same_csr(csr_array((flipped.data, flipped.indices, flipped.indptr), shape=flipped.shape), csr.T.tocsr())
 
 
-@pytest.mark.parametrize("build", DEFAULTS, ids=str)
-@pytest.mark.parametrize("dtype", ["int64", "float32", "complex64"])
-@THREADS
-@pytest.mark.each_value
+@in_turn("dtype, build, threads", ["int64", "float32", "complex64"], DEFAULTS, ["1", "3"])
 def test_sums_of_arrays(build, dtype, threads, monkeypatch):
     """The values of both where the structure is one, merged rows where it is not; entries that cancel are left out."""
     monkeypatch.setenv("CVRARRAY_NUM_THREADS", threads)

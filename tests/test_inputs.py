@@ -9,25 +9,28 @@ import pytest
 import scipy.sparse
 import sparse
 import zoo
-from checks import DEFAULTS, assert_same_bits, assert_same_csr, assert_same_tables, bbcsr, cvr, get, put
+from checks import DEFAULTS, assert_same_bits, assert_same_csr, assert_same_tables, bbcsr, cvr, get, in_pairs, in_turn, put
 
 import cvrarray
 from cvrarray.cpu.csr import look
 
-BUILD = pytest.mark.parametrize("build", [cvr(4, 3, "nnz"), bbcsr(3)], ids=str)
+BUILDS = [cvr(4, 3, "nnz"), bbcsr(3)]
+BUILD = pytest.mark.parametrize("build", BUILDS, ids=str)
 NAMES = ["explicit_zeros", "rows_of_mixed_length", "one_by_one", "shape_without_entries_5_0", "all_rows_empty"]
-NAME = pytest.mark.parametrize("name", [*NAMES, "shape_without_entries_0_0"])
 INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", ">i4", ">i8"]
 
 
 # Containers
 
 
-@BUILD
-@NAME
-@pytest.mark.parametrize("kind", ["array", "matrix"])
-@pytest.mark.parametrize("format", ["csr", "csc", "coo", "bsr", "lil", "dok", "dia"])
-@pytest.mark.each_value(2)
+@in_turn(
+    "format, kind, name, build",
+    ["csr", "csc", "coo", "bsr", "lil", "dok", "dia"],
+    ["array", "matrix"],
+    [*NAMES, "shape_without_entries_0_0"],
+    BUILDS,
+    times=3,
+)
 def test_scipy(build, name, kind, format, device):
     """Every format, as array and as matrix; those that keep explicit zeros have them kept."""
     csr = zoo.floats(name)
@@ -49,10 +52,13 @@ def csr_array_of(given):
     return scipy.sparse.csr_array((csr.data, np.int32(csr.indices), np.int32(csr.indptr)), shape=csr.shape)
 
 
-@BUILD
-@NAME
-@pytest.mark.parametrize("kind", ["coo", "gcxs rows", "gcxs columns", "dok"])
-@pytest.mark.each_value
+@in_turn(
+    "name, kind, build",
+    [*NAMES, "shape_without_entries_0_0"],
+    ["coo", "gcxs rows", "gcxs columns", "dok"],
+    BUILDS,
+    times=2,
+)
 def test_pydata(build, name, kind, device):
     """A COO may hold stored zeros: they are entries here too."""
     csr = zoo.floats(name)
@@ -67,10 +73,7 @@ def test_pydata(build, name, kind, device):
     assert_same_csr(build(given, device).to_scipy(), csr)
 
 
-@BUILD
-@pytest.mark.parametrize("dtype", ["bool", "int64", "float32", "complex128"])
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.each_value
+@in_turn("dtype, order, build", ["bool", "int64", "float32", "complex128"], ["C", "F"], BUILDS)
 def test_dense(build, dtype, order, device):
     """A dense matrix stores what is not 0."""
     csr = zoo.integers("power_law", dtype)
@@ -108,10 +111,12 @@ def test_cupyx_stays_on_its_device(build, name, format, gpu):
     np.testing.assert_array_equal(get(dense.todense()), csr.toarray())
 
 
-@pytest.mark.parametrize("source", DEFAULTS, ids=str)
-@pytest.mark.parametrize("target", [cvr(4, 3, "nnz"), cvr(32, 2, "rows"), bbcsr(3), bbcsr(6)], ids=str)
-@pytest.mark.parametrize("name", ["explicit_zeros_beside_holes", "rows_of_mixed_length", "all_rows_empty"])
-@pytest.mark.each_pair
+@in_pairs(
+    "source, target, name",
+    DEFAULTS,
+    [cvr(4, 3, "nnz"), cvr(32, 2, "rows"), bbcsr(3), bbcsr(6)],
+    ["explicit_zeros_beside_holes", "rows_of_mixed_length", "all_rows_empty"],
+)
 def test_ours(source, target, name, device):
     """From one of our arrays to another format or other parameters, staying on its device."""
     csr = zoo.floats(name)

@@ -22,7 +22,7 @@ import scipy.io
 import scipy.sparse
 import sparse
 import zoo
-from checks import TYPICAL, assert_same_bits, assert_same_csr, assert_same_tables, bbcsr, cvr, get, npy, put
+from checks import assert_same_bits, assert_same_csr, assert_same_tables, at_home, bbcsr, cvr, get, in_turn, npy, put
 from scipy.sparse import csr_array
 
 import cvrarray
@@ -482,7 +482,7 @@ def table_arrays(A):
     return {name: value for name, value in A._tables._asdict().items() if hasattr(value, "dtype")}
 
 
-@pytest.mark.parametrize(("build", "dtype"), [(TYPICAL[k % 4], dtype) for k, dtype in enumerate(DTYPES)], ids=str)
+@in_turn("build, dtype", at_home(DTYPES))
 def test_round_trip(build, dtype, tmp_path, device):
     A = build(zoo.integers("explicit_zeros_beside_holes", dtype), device)
     A._plan = "because"

@@ -15,9 +15,12 @@ from checks import (
     TYPICAL,
     assert_product,
     assert_same_bits,
+    at_home,
     autotune_at,
     captured,
     get,
+    in_pairs,
+    in_turn,
     put,
 )
 
@@ -72,9 +75,7 @@ def test_zoo(build, name, device):
         np.testing.assert_array_equal(get(y), csr.toarray() @ x)
 
 
-@pytest.mark.parametrize("build", ONE_OF_EACH, ids=str)
-@pytest.mark.parametrize("k", [0, 1, 2, 5, 8, 17, 64, 130])
-@pytest.mark.each_value
+@in_turn("k, build", [0, 1, 2, 5, 8, 17, 64, 130], ONE_OF_EACH)
 def test_any_number_of_columns(build, k, device):
     csr = zoo.floats("power_law", np.float32)
     x = zoo.float_vector(csr.shape[1] * k, np.float32).reshape(csr.shape[1], k)
@@ -85,9 +86,7 @@ def test_any_number_of_columns(build, k, device):
     assert_same_bits(A @ put(x, device), y)
 
 
-@TYPICAL_BUILDS
-@pytest.mark.parametrize(("dtype", "x_dtype"), PAIRS)
-@pytest.mark.each_value
+@in_turn("build, dtype, x_dtype", at_home(PAIRS))
 def test_dtypes(build, dtype, x_dtype, device):
     for name in VARIED:
         csr = zoo.integers(name, dtype)
@@ -97,9 +96,7 @@ def test_dtypes(build, dtype, x_dtype, device):
         np.testing.assert_array_equal(get(y), csr.toarray() @ x)
 
 
-@BUILD
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.each_value
+@in_turn("dtype, build", ["float32", "float64"], DEFAULTS)
 def test_rounding(build, dtype, device):
     for name in VARIED:
         csr = zoo.floats(name, dtype)
@@ -603,10 +600,7 @@ def test_a_copy_of_fortran_order_gives_the_bits_of_c_order(build, k, device):
     assert_same_bits(get(out), expected)
 
 
-@BUILD
-@pytest.mark.parametrize(("alpha", "beta"), [(1, 0), (2.5, 0), (0, 0), (1, 1), (-1, 0.5), (0, 2)])
-@pytest.mark.parametrize("k", [1, 4, 11])
-@pytest.mark.each_pair
+@in_pairs("build, alpha, beta, k", DEFAULTS, [(1, 0), (2.5, 0), (0, 0), (1, 1), (-1, 0.5), (0, 2)], [1, 4, 11])
 def test_out_alpha_and_beta(build, alpha, beta, k, device):
     csr = zoo.floats("rows_of_mixed_length", np.float64)
     x = zoo.float_vector(csr.shape[1] * k).reshape(-1, k)
@@ -672,10 +666,7 @@ def test_infinite_alpha(build, device):
             np.testing.assert_array_equal(many, np.stack([expected, expected], 1))
 
 
-@pytest.mark.parametrize("split", ["rows", "nnz"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("k", "alpha", "beta"), [(3, 1, 0), (64, 3, 2), (130, 1, 0)])
-@pytest.mark.each_pair
+@in_pairs("k, alpha, beta, dtype, split", [(3, 1, 0), (64, 3, 2), (130, 1, 0)], ["float32", "float64"], ["rows", "nnz"])
 def test_rows_in_many_chunks(k, alpha, beta, dtype, split, device):
     """Nothing of one product is left for the next."""
     lengths, n_cols = [2000, 0, 3, 5000, 1], 5000

@@ -7,17 +7,7 @@ import operator
 import numpy as np
 import pytest
 import zoo
-from checks import (
-    BUILDS,
-    DEFAULTS,
-    TYPICAL,
-    assert_product,
-    assert_same_bits,
-    bbcsr,
-    cvr,
-    get,
-    put,
-)
+from checks import BUILDS, DEFAULTS, TYPICAL, assert_product, assert_same_bits, at_home, bbcsr, cvr, get, in_pairs, in_turn, put
 from scipy.sparse import csr_array
 
 from cvrarray.core import devices
@@ -35,6 +25,8 @@ PAIRS = [  # dtypes of A and x; every pair compiles a kernel of its own, so ther
     ("complex128", "complex128"),
 ]
 FLOAT_PAIRS = [pair for pair in PAIRS if all(np.dtype(dtype).kind in "fc" for dtype in pair)]
+HOLED = ["explicit_zeros", "explicit_zeros_beside_holes", "blocks_with_holes", "rows_of_mixed_length", "one_dense_row",
+         "power_law", "blocks_over_the_edge", "tridiagonal_97", "narrow_and_wide_tiles"]  # fmt: skip
 VARIED = ["rows_of_mixed_length", "explicit_zeros_beside_holes", "one_dense_row", "block_column_span_6_65535"]
 EVERY_BUILD = pytest.mark.parametrize("build", BUILDS, ids=str)
 TYPICAL_BUILDS = pytest.mark.parametrize("build", TYPICAL, ids=str)
@@ -43,9 +35,7 @@ TYPICAL_BUILDS = pytest.mark.parametrize("build", TYPICAL, ids=str)
 # The zoo
 
 
-@EVERY_BUILD
-@pytest.mark.parametrize("name", zoo.ZOO)
-@pytest.mark.each_value(2)
+@in_turn("name, build", zoo.ZOO, BUILDS, times=2)
 def test_zoo_in_integers(build, name, device):
     """Small integers in float64: every sum is exact, so the product is equal whatever its order."""
     csr = zoo.integers(name, np.float64)
@@ -55,9 +45,7 @@ def test_zoo_in_integers(build, name, device):
     assert_product(y, csr, x)
 
 
-@pytest.mark.parametrize("build", [cvr(4, 5, "rows"), *TYPICAL], ids=str)
-@pytest.mark.parametrize("name", zoo.ZOO)
-@pytest.mark.each_value(2)
+@in_turn("name, build", zoo.ZOO, [cvr(4, 5, "rows"), *TYPICAL], times=2)
 def test_zoo_in_floats(build, name, device):
     csr = zoo.floats(name, np.float32)
     x = zoo.float_vector(csr.shape[1], np.float32)
@@ -81,10 +69,7 @@ def test_small(name, device):
 # Number types
 
 
-@TYPICAL_BUILDS
-@pytest.mark.parametrize("name", VARIED)
-@pytest.mark.parametrize(("dtype", "x_dtype"), PAIRS)
-@pytest.mark.each_value
+@in_turn("build, dtype, x_dtype, name", at_home(PAIRS), VARIED)
 def test_dtypes(build, name, dtype, x_dtype, device):
     """NumPy's result_type, and its wrapping of integers: exact in every dtype."""
     csr = zoo.integers(name, dtype)
@@ -97,9 +82,7 @@ def test_dtypes(build, name, dtype, x_dtype, device):
         np.testing.assert_array_equal(get(y), csr.toarray() @ x)
 
 
-@TYPICAL_BUILDS
-@pytest.mark.parametrize(("dtype", "x_dtype"), FLOAT_PAIRS, ids=["-".join(pair) for pair in FLOAT_PAIRS])
-@pytest.mark.each_value
+@in_turn("build, dtype, x_dtype", at_home(FLOAT_PAIRS))
 def test_rounding(build, dtype, x_dtype, device):
     """Random values of many sizes stay within the bound: sums are made in the product's dtype, not in a smaller one."""
     for name in VARIED:
@@ -108,9 +91,7 @@ def test_rounding(build, dtype, x_dtype, device):
         assert_product(build(csr, device) @ put(x, device), csr, x)
 
 
-@pytest.mark.parametrize("build", DEFAULTS, ids=str)
-@pytest.mark.parametrize("dtype", ["int8", "int64", "uint64"])
-@pytest.mark.each_value
+@in_turn("dtype, build", ["int8", "int64", "uint64"], DEFAULTS)
 def test_integers_wrap(build, dtype, device):
     """Overflow wraps silently, as in NumPy."""
     csr = zoo.integers("one_dense_row", dtype)
@@ -138,23 +119,7 @@ def test_denormals_are_kept(build, dtype, device):
 # inf and nan
 
 
-@EVERY_BUILD
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "explicit_zeros",
-        "explicit_zeros_beside_holes",
-        "blocks_with_holes",
-        "rows_of_mixed_length",
-        "one_dense_row",
-        "power_law",
-        "blocks_over_the_edge",
-        "tridiagonal_97",
-        "narrow_and_wide_tiles",
-    ],
-)
-@pytest.mark.each_value
+@in_turn("build, dtype, name", BUILDS, ["float64", "float32"], HOLED)
 def test_inf_and_nan_touch_only_their_rows(build, name, dtype, device):
     """Each stored entry meets its x, explicit zeros too; pads, holes and absent entries meet none."""
     csr = zoo.integers(name, dtype)
@@ -186,10 +151,12 @@ def test_inf_in_the_matrix(build, device):
 # out, alpha and beta
 
 
-@EVERY_BUILD
-@pytest.mark.parametrize("name", ["rows_of_mixed_length", "many_empty_rows_between", "one_dense_row", "tridiagonal_33"])
-@pytest.mark.parametrize(("alpha", "beta"), [(1, 0), (2.5, 0), (0, 0), (1, 1), (-1, 0.5), (0.5, -3), (0, 2)])
-@pytest.mark.each_pair
+@in_pairs(
+    "name, alpha, beta, build",
+    ["rows_of_mixed_length", "many_empty_rows_between", "one_dense_row", "tridiagonal_33"],
+    [(1, 0), (2.5, 0), (0, 0), (1, 1), (-1, 0.5), (0.5, -3), (0, 2)],
+    BUILDS,
+)
 def test_alpha_and_beta(build, name, alpha, beta, device):
     csr = zoo.floats(name, np.float64)
     x, before = zoo.float_vector(csr.shape[1]), zoo.float_vector(csr.shape[0], seed=9)
@@ -199,10 +166,7 @@ def test_alpha_and_beta(build, name, alpha, beta, device):
     assert_product(out, csr, x, alpha, beta, before)
 
 
-@pytest.mark.parametrize("split", ["rows", "nnz"])
-@pytest.mark.parametrize("dtype", ["int8", "float32", "float64", "complex128"])
-@pytest.mark.parametrize(("alpha", "beta"), [(1, 0), (3, 2)])
-@pytest.mark.each_pair
+@in_pairs("alpha, beta, dtype, split", [(1, 0), (3, 2)], ["int8", "float32", "float64", "complex128"], ["rows", "nnz"])
 def test_rows_in_many_chunks(alpha, beta, dtype, split, device):
     """More parts of a row than a warp takes at once, again and again: nothing of one product is left for the next."""
     lengths, n_cols = [9000, 0, 3, 20000, 1], 20000
@@ -311,12 +275,10 @@ def test_out_of_a_wider_dtype(build, device):
     np.testing.assert_array_equal(get(out), csr.toarray() @ x)
 
 
-@pytest.mark.parametrize("build", DEFAULTS, ids=str)
-@pytest.mark.parametrize(
-    ("dtype", "alpha", "beta"),
-    [("float32", 0.5, 2), ("complex64", 1j, 2 - 1j), ("complex128", 0.5, 1j), ("int64", 3, -2), ("uint8", 3, 2)],
+@in_turn(
+    "build, dtype, alpha, beta",
+    at_home([("float32", 0.5, 2), ("complex64", 1j, 2 - 1j), ("complex128", 0.5, 1j), ("int64", 3, -2), ("uint8", 3, 2)]),
 )
-@pytest.mark.each_value
 def test_alpha_and_beta_in_dtypes(build, dtype, alpha, beta, device):
     """Python scalars do not widen the product."""
     csr = zoo.integers("rows_of_mixed_length", dtype)
@@ -343,9 +305,7 @@ def test_x_of_any_stride_and_byte_order(build, device):
             assert_product(A @ x, csr, x.astype(x.dtype.newbyteorder("=")))
 
 
-@TYPICAL_BUILDS
-@pytest.mark.parametrize("dtype", ["float32", "complex128", "int8"])
-@pytest.mark.each_value
+@in_turn("build, dtype", TYPICAL, ["float32", "complex128", "int8"])
 def test_x_and_out_at_any_offset(build, dtype, device):
     """Views that begin inside a buffer: loads of several elements at once may not assume more than their alignment."""
     csr = zoo.integers("rows_of_mixed_length", dtype)

@@ -13,6 +13,7 @@ from checks import (
     assert_same_bits,
     autotune_at,
     get,
+    in_turn,
     put,
     take_segments,
 )
@@ -118,9 +119,7 @@ WAYS = {
 
 
 @pytest.mark.small
-@pytest.mark.each_value(2)
-@pytest.mark.parametrize(("dtype", "k"), ROWS + LONG_ROWS)
-@pytest.mark.parametrize("way", WAYS)
+@in_turn("way, dtype, k", WAYS, ROWS + LONG_ROWS, times=2)
 def test_products(way, dtype, k, taken, monkeypatch, gpu):
     matrix, build, prepare, is_row_by_row = WAYS[way]
     prepare(monkeypatch)

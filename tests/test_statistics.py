@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import zoo
-from checks import assert_same_tables
+from checks import assert_same_tables, in_turn
 
 import cvrarray
 from cvrarray.choice import model
@@ -16,10 +16,7 @@ from cvrarray.cpu import statistics
 from cvrarray.input import coercion
 
 
-@pytest.mark.parametrize("index", [np.int32, np.int64])
-@pytest.mark.parametrize("exact", [True, False])
-@pytest.mark.parametrize("name", zoo.ZOO)
-@pytest.mark.each_value
+@in_turn("name, exact, index", zoo.ZOO, [True, False], [np.int32, np.int64])
 def test_row_lengths(name, exact, index, device):
     csr = zoo.integers(name)
     csr.indptr, csr.indices = csr.indptr.astype(index), csr.indices.astype(index)

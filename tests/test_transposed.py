@@ -8,15 +8,7 @@ import pickle
 import numpy as np
 import pytest
 import zoo
-from checks import (
-    DEFAULTS,
-    DIFFERENT,
-    TYPICAL,
-    assert_product,
-    assert_same_csr,
-    get,
-    put,
-)
+from checks import DEFAULTS, DIFFERENT, TYPICAL, assert_product, assert_same_csr, at_home, get, in_turn, put
 from scipy.sparse import coo_array
 from test_matmat import PAIRS, VARIED, matrix
 
@@ -25,8 +17,6 @@ from cvrarray.array import base
 from cvrarray.array.transposed import CONVERT_FROM
 
 BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
-TYPICAL_BUILDS = pytest.mark.parametrize("build", TYPICAL, ids=str)
-EVERY_BUILD = pytest.mark.parametrize("build", DIFFERENT, ids=str)
 SMALL = [name for name in zoo.ZOO if np.prod(zoo.ZOO[name]().shape) < 100_000]
 
 
@@ -38,9 +28,7 @@ def transposed(csr):
 # Products
 
 
-@EVERY_BUILD
-@pytest.mark.parametrize("name", zoo.ZOO)
-@pytest.mark.each_value(2)
+@in_turn("name, build", zoo.ZOO, DIFFERENT, times=2)
 def test_zoo_in_integers(build, name, device):
     csr = zoo.integers(name, np.float64)
     x = zoo.vector(csr.shape[0])
@@ -48,18 +36,14 @@ def test_zoo_in_integers(build, name, device):
     np.testing.assert_array_equal(get(y), csr.T @ x)
 
 
-@TYPICAL_BUILDS
-@pytest.mark.parametrize("name", SMALL[::2])
-@pytest.mark.each_value
+@in_turn("name, build", SMALL[::2], TYPICAL)
 def test_zoo_in_floats(build, name, device):
     csr = zoo.floats(name, np.float32)
     x = zoo.float_vector(csr.shape[0], np.float32)
     assert_product(build(csr, device).T @ put(x, device), transposed(csr), x)
 
 
-@TYPICAL_BUILDS
-@pytest.mark.parametrize(("dtype", "x_dtype"), PAIRS)
-@pytest.mark.each_value
+@in_turn("build, dtype, x_dtype", at_home(PAIRS))
 def test_dtypes(build, dtype, x_dtype, device):
     for name in VARIED:
         csr = zoo.integers(name, dtype)
@@ -121,12 +105,7 @@ def test_from_the_left(build, dtype, device):
     np.testing.assert_array_equal(get(out), many @ dense)
 
 
-@BUILD
-@pytest.mark.parametrize(
-    ("dtype", "x_dtype"),
-    [("float64", "float64"), ("complex64", "complex128")],
-)
-@pytest.mark.each_value
+@in_turn("dtype, x_dtype, build", [("float64", "float64"), ("complex64", "complex128")], DEFAULTS)
 def test_adjoint(build, dtype, x_dtype, device):
     csr = zoo.integers("rows_of_mixed_length", dtype)
     dense, A = csr.toarray(), build(csr, device)
