@@ -136,10 +136,17 @@ def get(array: Any) -> np.ndarray:
 
 
 def assert_product(y: Any, csr: csr_array, x: np.ndarray, alpha=1, beta=0, before: np.ndarray | None = None) -> None:
-    """`y` is ``alpha * csr @ x + beta * before``: dtype, values in the oracle's bound, nan and inf in their rows."""
+    """`y` is ``alpha * csr @ x + beta * before``: dtype, values in the oracle's bound, nan and inf in their rows.
+
+    Of a matrix x every column is what the oracle has for a vector.
+    """
     y = get(y)
-    assert y.shape == (csr.shape[0],)
+    assert y.shape == (csr.shape[0], *x.shape[1:])
     assert y.dtype == np.result_type(csr.dtype, x.dtype)
+    if x.ndim == 2:
+        for k in range(x.shape[1]):
+            assert_product(y[:, k], csr, x[:, k], alpha, beta, None if before is None else before[:, k])
+        return
     expected, bound = oracle.product(csr, x, alpha, beta, before)
     if y.dtype.kind in "biu":
         np.testing.assert_array_equal(y, expected)

@@ -15,11 +15,9 @@ from checks import (
     TYPICAL,
     assert_product,
     assert_same_bits,
-    at_home,
     autotune_at,
     captured,
     get,
-    in_pairs,
     in_turn,
     put,
 )
@@ -32,13 +30,6 @@ BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
 TYPICAL_BUILDS = pytest.mark.parametrize("build", TYPICAL, ids=str)
 NAMES = [name for name in zoo.ZOO if np.prod(zoo.ZOO[name]().shape) < 100_000][::3]
 VARIED = ["rows_of_mixed_length", "explicit_zeros_beside_holes", "one_dense_row", "many_empty_rows_between"]
-PAIRS = [  # test_products has more, and x is loaded in the same way
-    ("bool", "bool"),
-    ("int8", "int8"),
-    ("float32", "float64"),
-    ("complex64", "complex64"),
-    ("float64", "complex128"),
-]
 
 
 def matrix(n_rows, n_cols, dtype=np.float64, order="C", seed=4):
@@ -51,28 +42,18 @@ def on(device, x):
     return put(x, device)
 
 
-def assert_columns(y, csr, x, alpha=1, beta=0, before=None):
-    """Every column is what the oracle has for a product with a vector."""
-    y = get(y)
-    assert y.shape == (csr.shape[0], x.shape[1])
-    assert y.dtype == np.result_type(csr.dtype, x.dtype)
-    for k in range(x.shape[1]):
-        column = None if before is None else before[:, k].copy()
-        assert_product(np.ascontiguousarray(y[:, k]), csr, np.ascontiguousarray(x[:, k]), alpha, beta, column)
-
-
 # Dense X
 
 
 @TYPICAL_BUILDS
 @pytest.mark.parametrize("name", NAMES)
-def test_zoo(build, name, device):
+def test_layouts_of_lanes_and_columns(build, name, gpu):
+    """test_products has all of them with one number of columns."""
     csr = zoo.integers(name, np.float64)
-    A = build(csr, device)
-    for k in (3, 8, 36, 70) if device != "cpu" else (3, 8):  # a GPU has several layouts of lanes and columns
+    A = build(csr, gpu)
+    for k in (3, 8, 36, 70):
         x = matrix(csr.shape[1], k)
-        y = A @ put(x, device)
-        np.testing.assert_array_equal(get(y), csr.toarray() @ x)
+        np.testing.assert_array_equal(get(A @ put(x, gpu)), csr.toarray() @ x)
 
 
 @in_turn("k, build", [0, 1, 2, 5, 8, 17, 64, 130], ONE_OF_EACH)
@@ -82,26 +63,8 @@ def test_any_number_of_columns(build, k, device):
     A = build(csr, device)
     y = A @ put(x, device)
     assert y.flags.c_contiguous
-    assert_columns(y, csr, x)
+    assert_product(y, csr, x)
     assert_same_bits(A @ put(x, device), y)
-
-
-@in_turn("build, dtype, x_dtype", at_home(PAIRS))
-def test_dtypes(build, dtype, x_dtype, device):
-    for name in VARIED:
-        csr = zoo.integers(name, dtype)
-        x = matrix(csr.shape[1], 4, x_dtype)
-        y = build(csr, device) @ put(x, device)
-        assert y.dtype == np.result_type(csr.dtype, x.dtype)
-        np.testing.assert_array_equal(get(y), csr.toarray() @ x)
-
-
-@in_turn("dtype, build", ["float32", "float64"], DEFAULTS)
-def test_rounding(build, dtype, device):
-    for name in VARIED:
-        csr = zoo.floats(name, dtype)
-        x = zoo.float_vector(csr.shape[1] * 6, dtype).reshape(-1, 6)
-        assert_columns(build(csr, device) @ put(x, device), csr, x)
 
 
 #: How ``A @ X`` shares the rows of a matrix as small as these, by what it takes for few and for many.
@@ -204,7 +167,7 @@ def test_candidates_give_the_same_bits(dtype, gpu, monkeypatch):
                     y = out if y is None else y
                     assert_same_bits(out, y)
                     names.add(way)
-                assert_columns(y[:, 1:3], csr, x[:, 1:3])
+                assert_product(y[:, 1:3], csr, x[:, 1:3])
     expected = {"rows 1x1", "rows 1x3", "rows 4x1", "rows 2x4", "rows 8x1", "rows 8x4", "rows 16x4", "rows 32x2", "turns"}
     assert names >= expected | ({"walk"} if has_walks(dtype) else set())
 
@@ -309,7 +272,7 @@ def test_rows_of_many_pieces(size, dtype, gpu):
     csr.data = zoo.float_vector(csr.nnz, dtype)
     A = cvrarray.BBCSRArray(csr, block_size=size, device=gpu)
     y = A @ x
-    assert_columns(y[:, :2], csr, get(x)[:, :2])
+    assert_product(y[:, :2], csr, get(x)[:, :2])
     for _ in range(5):
         assert_same_bits(A @ x, y)
     stream, again = cupy.cuda.Stream(non_blocking=True), cupy.empty_like(y)
@@ -600,59 +563,6 @@ def test_a_copy_of_fortran_order_gives_the_bits_of_c_order(build, k, device):
     assert_same_bits(get(out), expected)
 
 
-@in_pairs("build, alpha, beta, k", DEFAULTS, [(1, 0), (2.5, 0), (0, 0), (1, 1), (-1, 0.5), (0, 2)], [1, 4, 11])
-def test_out_alpha_and_beta(build, alpha, beta, k, device):
-    csr = zoo.floats("rows_of_mixed_length", np.float64)
-    x = zoo.float_vector(csr.shape[1] * k).reshape(-1, k)
-    before = zoo.float_vector(csr.shape[0] * k, seed=9).reshape(-1, k)
-    A = build(csr, device)
-    out = put(before.copy(), device)
-    assert A.matmat(put(x, device), out=out, alpha=alpha, beta=beta) is out
-    assert_columns(out, csr, x, alpha, beta, before)
-    columns = put(before.T.copy(), device).T  # in Fortran's order
-    assert A.matmat(put(x, device), out=columns, alpha=alpha, beta=beta) is columns
-    assert_columns(columns, csr, x, alpha, beta, before)
-
-
-@BUILD
-def test_poisoned_out_is_not_read(build, device):
-    for name in ("many_empty_rows_between", "all_rows_empty", "one_dense_row", "blocks_with_holes"):
-        csr = zoo.integers(name, np.float64)
-        x = matrix(csr.shape[1], 4)
-        out = put(np.full((csr.shape[0], 4), np.nan), device)
-        build(csr, device).matmat(put(x, device), out=out)
-        np.testing.assert_array_equal(get(out), csr.toarray() @ x)
-
-
-@BUILD
-def test_only_the_view_is_written(build, device):
-    csr = zoo.integers("rows_of_mixed_length", np.float64)
-    x, whole = matrix(csr.shape[1], 3), matrix(csr.shape[0], 9, seed=6)
-    target = put(whole.copy(), device)
-    view = target[:, 1::3]
-    assert build(csr, device).matmat(put(x, device), out=view, beta=2) is view
-    assert_columns(np.ascontiguousarray(get(target)[:, 1::3]), csr, x, 1, 2, whole[:, 1::3])
-    np.testing.assert_array_equal(get(target)[:, 0::3], whole[:, 0::3])
-    np.testing.assert_array_equal(get(target)[:, 2::3], whole[:, 2::3])
-
-
-@BUILD
-def test_out_overlaps_x(build, device):
-    csr = zoo.integers("banded_stencil", np.float64)
-    x = matrix(csr.shape[1], 4)
-    shared = put(x.copy(), device)
-    assert build(csr, device).matmat(shared, out=shared) is shared
-    np.testing.assert_array_equal(get(shared), csr.toarray() @ x)
-
-
-@BUILD
-def test_infinities_touch_only_their_rows_and_columns(build, device):
-    csr = zoo.integers("explicit_zeros_beside_holes", np.float64)
-    x = matrix(csr.shape[1], 5)
-    x[::7, 1], x[3::5, 3] = np.inf, np.nan
-    assert_columns(build(csr, device) @ put(x, device), csr, x)
-
-
 @BUILD
 def test_infinite_alpha(build, device):
     """alpha multiplies sums, also those of rows without entries: inf * 0 is nan, on every device."""
@@ -664,20 +574,6 @@ def test_infinite_alpha(build, device):
             np.testing.assert_array_equal(get(A.matvec(put(x, device), alpha=alpha)), expected)
             many = get(A.matmat(put(np.stack([x, x], 1), device), alpha=alpha))
             np.testing.assert_array_equal(many, np.stack([expected, expected], 1))
-
-
-@in_pairs("k, alpha, beta, dtype, split", [(3, 1, 0), (64, 3, 2), (130, 1, 0)], ["float32", "float64"], ["rows", "nnz"])
-def test_rows_in_many_chunks(k, alpha, beta, dtype, split, device):
-    """Nothing of one product is left for the next."""
-    lengths, n_cols = [2000, 0, 3, 5000, 1], 5000
-    indices = np.concatenate([np.arange(length) for length in lengths])
-    values = zoo.vector(indices.size, dtype)
-    csr = scipy.sparse.csr_array((values, indices, np.append(0, np.cumsum(lengths))), shape=(5, n_cols))
-    A = cvrarray.CVRArray(csr, n_chunks=150, split=split, device=device)
-    for seed in range(2):
-        x, before = matrix(n_cols, k, dtype, seed=seed), matrix(5, k, dtype, seed=9)
-        out = put(before.copy(), device)
-        assert_columns(A.matmat(put(x, device), out=out, alpha=alpha, beta=beta), csr, x, alpha, beta, before)
 
 
 @BUILD

@@ -1,4 +1,6 @@
-"""``A @ x`` against the oracle: format x device x matrix x dtype, and everything that ``matvec`` takes."""
+"""``A @ x``, ``A @ X`` and those of ``A.T`` against the oracle: format x device x matrix x dtype, and everything that
+``matvec`` and ``matmat`` take.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,26 @@ import operator
 import numpy as np
 import pytest
 import zoo
-from checks import BUILDS, DEFAULTS, TYPICAL, assert_product, assert_same_bits, at_home, bbcsr, cvr, get, in_pairs, in_turn, put
+from checks import (
+    BUILDS,
+    DEFAULTS,
+    TYPICAL,
+    assert_product,
+    assert_same_bits,
+    at_home,
+    bbcsr,
+    cvr,
+    get,
+    in_pairs,
+    in_turn,
+    put,
+)
 from scipy.sparse import csr_array
 
 from cvrarray.core import devices
 
+#: Products: whether of a transpose, and the columns of x.
+KINDS = {"A @ x": (False, ()), "A @ X": (False, (6,)), "A.T @ x": (True, ()), "A.T @ X": (True, (3,))}
 PAIRS = [  # dtypes of A and x; every pair compiles a kernel of its own, so there are no more than the rules need
     ("bool", "bool"),
     ("int8", "int8"),
@@ -27,29 +44,43 @@ PAIRS = [  # dtypes of A and x; every pair compiles a kernel of its own, so ther
 FLOAT_PAIRS = [pair for pair in PAIRS if all(np.dtype(dtype).kind in "fc" for dtype in pair)]
 HOLED = ["explicit_zeros", "explicit_zeros_beside_holes", "blocks_with_holes", "rows_of_mixed_length", "one_dense_row",
          "power_law", "blocks_over_the_edge", "tridiagonal_97", "narrow_and_wide_tiles"]  # fmt: skip
-VARIED = ["rows_of_mixed_length", "explicit_zeros_beside_holes", "one_dense_row", "block_column_span_6_65535"]
-EVERY_BUILD = pytest.mark.parametrize("build", BUILDS, ids=str)
+VARIED = ["rows_of_mixed_length", "explicit_zeros_beside_holes", "one_dense_row", "many_empty_rows_between"]
 TYPICAL_BUILDS = pytest.mark.parametrize("build", TYPICAL, ids=str)
+EVERY_KIND = in_pairs("kind, build", KINDS, TYPICAL)
+#: Every build with a vector, and those that much is compiled for with all.
+MADE = [(kind, build) for kind in KINDS for build in (BUILDS if kind == "A @ x" else TYPICAL)]
+
+
+def made(kind, build, csr, device):
+    """An array or a view that holds `csr`, its product, and the columns of what it multiplies."""
+    is_view, columns = KINDS[kind]
+    A = build(csr.T.tocsr(), device).T if is_view else build(csr, device)
+    return A, A.matmat if columns else A.matvec, columns
+
+
+def operand(n, columns, dtype=np.float64, seed=2, of=zoo.vector):
+    """A vector, or a matrix with `columns`, of small integers or of the numbers that `of` gives."""
+    return of(n * int(np.prod(columns, dtype=int)), dtype, seed).reshape(n, *columns)
 
 
 # The zoo
 
 
-@in_turn("name, build", zoo.ZOO, BUILDS, times=2)
-def test_zoo_in_integers(build, name, device):
+@in_turn("name, kind, build", zoo.ZOO, MADE, times=4)
+def test_zoo_in_integers(name, kind, build, device):
     """Small integers in float64: every sum is exact, so the product is equal whatever its order."""
     csr = zoo.integers(name, np.float64)
-    x = zoo.vector(csr.shape[1])
-    y = build(csr, device) @ put(x, device)
-    np.testing.assert_array_equal(get(y), csr @ x)
-    assert_product(y, csr, x)
+    A, _, columns = made(kind, build, csr, device)
+    x = operand(csr.shape[1], columns)
+    np.testing.assert_array_equal(get(A @ put(x, device)), csr @ x)
 
 
-@in_turn("name, build", zoo.ZOO, [cvr(4, 5, "rows"), *TYPICAL], times=2)
-def test_zoo_in_floats(build, name, device):
+@in_turn("name, kind, build", zoo.ZOO, KINDS, [cvr(4, 5, "rows"), *TYPICAL], times=2)
+def test_zoo_in_floats(name, kind, build, device):
     csr = zoo.floats(name, np.float32)
-    x = zoo.float_vector(csr.shape[1], np.float32)
-    assert_product(build(csr, device) @ put(x, device), csr, x)
+    A, _, columns = made(kind, build, csr, device)
+    x = operand(csr.shape[1], columns, np.float32, of=zoo.float_vector)
+    assert_product(A @ put(x, device), csr, x)
 
 
 @pytest.mark.small
@@ -69,26 +100,27 @@ def test_small(name, device):
 # Number types
 
 
-@in_turn("build, dtype, x_dtype, name", at_home(PAIRS), VARIED)
-def test_dtypes(build, name, dtype, x_dtype, device):
+@in_turn("build, dtype, x_dtype, kind, name", at_home(PAIRS), KINDS, [*VARIED, "narrow_and_wide_tiles"], times=2)
+def test_dtypes(build, dtype, x_dtype, kind, name, device):
     """NumPy's result_type, and its wrapping of integers: exact in every dtype."""
     csr = zoo.integers(name, dtype)
-    x = zoo.vector(csr.shape[1], x_dtype)
-    A = build(csr, device)
+    A, _, columns = made(kind, build, csr, device)
     assert A.dtype == dtype
+    x = operand(csr.shape[1], columns, x_dtype)
     y = A @ put(x, device)
     assert_product(y, csr, x)
     if max(csr.shape) < 2000:
         np.testing.assert_array_equal(get(y), csr.toarray() @ x)
 
 
-@in_turn("build, dtype, x_dtype", at_home(FLOAT_PAIRS))
-def test_rounding(build, dtype, x_dtype, device):
+@in_turn("build, dtype, x_dtype, kind", at_home(FLOAT_PAIRS), KINDS, times=2)
+def test_rounding(build, dtype, x_dtype, kind, device):
     """Random values of many sizes stay within the bound: sums are made in the product's dtype, not in a smaller one."""
     for name in VARIED:
         csr = zoo.floats(name, dtype)
-        x = zoo.float_vector(csr.shape[1], x_dtype)
-        assert_product(build(csr, device) @ put(x, device), csr, x)
+        A, _, columns = made(kind, build, csr, device)
+        x = operand(csr.shape[1], columns, x_dtype, of=zoo.float_vector)
+        assert_product(A @ put(x, device), csr, x)
 
 
 @in_turn("dtype, build", ["int8", "int64", "uint64"], DEFAULTS)
@@ -119,23 +151,25 @@ def test_denormals_are_kept(build, dtype, device):
 # inf and nan
 
 
-@in_turn("build, dtype, name", BUILDS, ["float64", "float32"], HOLED)
-def test_inf_and_nan_touch_only_their_rows(build, name, dtype, device):
+@in_turn("kind, build, name, dtype", MADE, HOLED, ["float64", "float32"], times=2)
+def test_inf_and_nan_touch_only_their_rows(kind, build, name, dtype, device):
     """Each stored entry meets its x, explicit zeros too; pads, holes and absent entries meet none."""
     csr = zoo.integers(name, dtype)
+    A, _, columns = made(kind, build, csr, device)
     for special in (np.inf, -np.inf, np.nan):
-        x = zoo.vector(csr.shape[1], dtype)
+        x = operand(csr.shape[1], columns, dtype)
         x[:: max(2, csr.shape[1] // 7)] = special
-        assert_product(build(csr, device) @ put(x, device), csr, x)
+        assert_product(A @ put(x, device), csr, x)
 
 
-@EVERY_BUILD
-def test_all_x_nan(build, device):
+@in_turn("kind, build", MADE)
+def test_all_x_nan(kind, build, device):
     """Rows without an entry stay 0 even when all of x is nan."""
     for name in ("many_empty_rows_between", "all_rows_empty", "empty_first_and_last_rows", "nonzeros_33"):
         csr = zoo.integers(name, np.float64)
-        y = get(build(csr, device) @ put(np.full(csr.shape[1], np.nan), device))
-        np.testing.assert_array_equal(np.isnan(y), np.diff(csr.indptr) > 0)
+        A, _, columns = made(kind, build, csr, device)
+        y = get(A @ put(np.full((csr.shape[1], *columns), np.nan), device))
+        assert np.isnan(y[np.diff(csr.indptr) > 0]).all()
         assert not y[np.diff(csr.indptr) == 0].any()
 
 
@@ -152,86 +186,94 @@ def test_inf_in_the_matrix(build, device):
 
 
 @in_pairs(
-    "name, alpha, beta, build",
-    ["rows_of_mixed_length", "many_empty_rows_between", "one_dense_row", "tridiagonal_33"],
+    "kind, alpha, beta, build, name",
+    KINDS,
     [(1, 0), (2.5, 0), (0, 0), (1, 1), (-1, 0.5), (0.5, -3), (0, 2)],
-    BUILDS,
+    TYPICAL,
+    VARIED,
 )
-def test_alpha_and_beta(build, name, alpha, beta, device):
+def test_alpha_and_beta(kind, alpha, beta, build, name, device):
     csr = zoo.floats(name, np.float64)
-    x, before = zoo.float_vector(csr.shape[1]), zoo.float_vector(csr.shape[0], seed=9)
-    out = put(before.copy(), device)
-    result = build(csr, device).matvec(put(x, device), out=out, alpha=alpha, beta=beta)
-    assert result is out
-    assert_product(out, csr, x, alpha, beta, before)
+    _A, multiply, columns = made(kind, build, csr, device)
+    x, before = (operand(n, columns, seed=9, of=zoo.float_vector) for n in csr.shape[::-1])
+    for order in "CCF":  # the second call takes the short path
+        out = put(before.T.copy(), device).T if order == "F" else put(before.copy(), device)
+        assert multiply(put(x, device), out=out, alpha=alpha, beta=beta) is out
+        assert_product(out, csr, x, alpha, beta, before)
 
 
-@in_pairs("alpha, beta, dtype, split", [(1, 0), (3, 2)], ["int8", "float32", "float64", "complex128"], ["rows", "nnz"])
-def test_rows_in_many_chunks(alpha, beta, dtype, split, device):
+@in_turn(
+    "dtype, columns, alpha, beta, split",
+    [("int8", ()), ("float32", ()), ("float64", ()), ("complex128", ()), ("float32", (3,)), ("float64", (64,)),
+     ("float32", (130,)), ("float64", (3,))],
+    [(1, 0), (3, 2)],
+    ["rows", "nnz"],
+    times=2,
+)  # fmt: skip
+def test_rows_in_many_chunks(dtype, columns, alpha, beta, split, device):
     """More parts of a row than a warp takes at once, again and again: nothing of one product is left for the next."""
     lengths, n_cols = [9000, 0, 3, 20000, 1], 20000
     indices = np.concatenate([np.arange(length) for length in lengths])
     csr = csr_array((zoo.vector(indices.size, dtype), indices, np.append(0, np.cumsum(lengths))), shape=(5, n_cols))
     A = cvr(32, 600, split)(csr, device)
     for seed in range(3):
-        x, before = zoo.vector(n_cols, dtype, seed=seed), zoo.vector(5, dtype, seed=9)
+        x, before = (operand(n, columns, dtype, seed) for n in (n_cols, 5))
         out = put(before.copy(), device)
-        assert_product(A.matvec(put(x, device), out=out, alpha=alpha, beta=beta), csr, x, alpha, beta, before)
+        multiply = A.matmat if columns else A.matvec
+        assert_product(multiply(put(x, device), out=out, alpha=alpha, beta=beta), csr, x, alpha, beta, before)
 
 
-@EVERY_BUILD
-@pytest.mark.parametrize("name", ["many_empty_rows_between", "one_dense_row", "all_rows_empty", "one_column"])
-def test_out_is_not_read(build, name, device):
+@in_turn("kind, build", MADE)
+def test_out_is_not_read(kind, build, device):
     """A poisoned out leaves no trace when beta is 0, in empty and in cut rows alike."""
-    csr = zoo.integers(name, np.float64)
-    x = zoo.vector(csr.shape[1])
-    out = put(np.full(csr.shape[0], np.nan), device)
-    A = build(csr, device)
-    assert A.matvec(put(x, device), out=out) is out
-    assert_product(out, csr, x)
-    out[...] = np.nan
-    assert_product(A.matvec(put(x, device), out=out, alpha=3, beta=0.0), csr, x, alpha=3)
+    for name in ("many_empty_rows_between", "one_dense_row", "all_rows_empty", "one_column", "blocks_with_holes"):
+        csr = zoo.integers(name, np.float64)
+        _A, multiply, columns = made(kind, build, csr, device)
+        x, out = operand(csr.shape[1], columns), put(np.full((csr.shape[0], *columns), np.nan), device)
+        assert multiply(put(x, device), out=out) is out
+        np.testing.assert_array_equal(get(out), csr @ x)
+        out[...] = np.nan
+        np.testing.assert_array_equal(get(multiply(put(x, device), out=out, alpha=3, beta=0.0)), 3 * (csr @ x))
 
 
-@TYPICAL_BUILDS
-def test_out_nan_spreads_with_beta(build, device):
+@EVERY_KIND
+def test_out_nan_spreads_with_beta(kind, build, device):
     """With beta, nan in out stays in its own rows."""
     csr = zoo.integers("rows_of_mixed_length", np.float64)
-    x, before = zoo.vector(csr.shape[1]), zoo.vector(csr.shape[0])
+    _A, multiply, columns = made(kind, build, csr, device)
+    x, before = (operand(n, columns) for n in csr.shape[::-1])
     before[::3] = np.nan
-    out = put(before.copy(), device)
-    assert_product(build(csr, device).matvec(put(x, device), out=out, beta=2), csr, x, 1, 2, before)
+    assert_product(multiply(put(x, device), out=put(before.copy(), device), beta=2), csr, x, 1, 2, before)
 
 
-@TYPICAL_BUILDS
-@pytest.mark.parametrize("beta", [0, 2])
-def test_out_not_contiguous(build, beta, device):
+@EVERY_KIND
+def test_out_not_contiguous(kind, build, device):
     """Only the entries of the view are written."""
     csr = zoo.integers("rows_of_mixed_length", np.float64)
-    x, whole = zoo.vector(csr.shape[1]), zoo.vector(3 * csr.shape[0])
-    target = put(whole.copy(), device)
-    view = target[1::3]
-    assert build(csr, device).matvec(put(x, device), out=view, beta=beta) is view
-    assert_product(np.ascontiguousarray(get(target)[1::3]), csr, x, 1, beta, whole[1::3])
-    np.testing.assert_array_equal(get(target)[0::3], whole[0::3])
-    np.testing.assert_array_equal(get(target)[2::3], whole[2::3])
-    backwards = put(whole[: csr.shape[0]].copy(), device)[::-1]
-    before = get(backwards).copy()
-    build(csr, device).matvec(put(x, device), out=backwards, beta=beta)
-    assert_product(get(backwards).copy(), csr, x, 1, beta, before)
+    _A, multiply, columns = made(kind, build, csr, device)
+    x, whole = operand(csr.shape[1], columns), operand(csr.shape[0], (*columns, 3))
+    for beta in (0, 2):
+        target = put(whole.copy(), device)
+        assert multiply(put(x, device), out=(view := target[..., 1]), beta=beta) is view
+        assert_product(get(target)[..., 1], csr, x, 1, beta, whole[..., 1])
+        np.testing.assert_array_equal(get(target)[..., ::2], whole[..., ::2])
+        backwards = put(whole[..., 0].copy(), device)[::-1]
+        before = get(backwards).copy()
+        multiply(put(x, device), out=backwards, beta=beta)
+        assert_product(get(backwards), csr, x, 1, beta, before)
 
 
-@TYPICAL_BUILDS
-@pytest.mark.parametrize("beta", [0, 1])
-def test_out_is_x(build, beta, device):
+@EVERY_KIND
+def test_out_is_x(kind, build, device):
     """An out that overlaps x gives what a separate one gives."""
     csr = zoo.integers("banded_stencil", np.float64)
-    x = zoo.vector(csr.shape[1])
-    shared = put(x.copy(), device)
-    assert_product(build(csr, device).matvec(shared, out=shared, beta=beta), csr, x, 1, beta, x)
-    memory = put(np.r_[x, 0.0], device)
-    y = build(csr, device).matvec(memory[:-1], out=memory[1:])
-    assert_product(get(y).copy(), csr, x)
+    _A, multiply, columns = made(kind, build, csr, device)
+    x = operand(csr.shape[1], columns)
+    for beta in (0, 1):
+        shared = put(x.copy(), device)
+        assert_product(multiply(shared, out=shared, beta=beta), csr, x, 1, beta, x)
+    memory = put(np.concatenate([x, x[:1]]), device)
+    assert_product(get(multiply(memory[:-1], out=memory[1:])), csr, x)
 
 
 @pytest.mark.parametrize("build", DEFAULTS, ids=str)

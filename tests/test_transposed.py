@@ -8,9 +8,9 @@ import pickle
 import numpy as np
 import pytest
 import zoo
-from checks import DEFAULTS, DIFFERENT, TYPICAL, assert_product, assert_same_csr, at_home, get, in_turn, put
+from checks import DEFAULTS, assert_same_csr, get, in_turn, put
 from scipy.sparse import coo_array
-from test_matmat import PAIRS, VARIED, matrix
+from test_matmat import matrix
 
 import cvrarray
 from cvrarray.array import base
@@ -26,65 +26,6 @@ def transposed(csr):
 
 
 # Products
-
-
-@in_turn("name, build", zoo.ZOO, DIFFERENT, times=2)
-def test_zoo_in_integers(build, name, device):
-    csr = zoo.integers(name, np.float64)
-    x = zoo.vector(csr.shape[0])
-    y = build(csr, device).T @ put(x, device)
-    np.testing.assert_array_equal(get(y), csr.T @ x)
-
-
-@in_turn("name, build", SMALL[::2], TYPICAL)
-def test_zoo_in_floats(build, name, device):
-    csr = zoo.floats(name, np.float32)
-    x = zoo.float_vector(csr.shape[0], np.float32)
-    assert_product(build(csr, device).T @ put(x, device), transposed(csr), x)
-
-
-@in_turn("build, dtype, x_dtype", at_home(PAIRS))
-def test_dtypes(build, dtype, x_dtype, device):
-    for name in VARIED:
-        csr = zoo.integers(name, dtype)
-        x = zoo.vector(csr.shape[0], x_dtype)
-        y = build(csr, device).T @ put(x, device)
-        assert y.dtype == np.result_type(csr.dtype, x.dtype)
-        np.testing.assert_array_equal(get(y), csr.toarray().T @ x)
-
-
-@BUILD
-@pytest.mark.parametrize(("alpha", "beta"), [(1, 0), (2.5, 0), (0, 0), (1, 1), (-1, 0.5), (0, 2)])
-def test_out_alpha_and_beta(build, alpha, beta, device):
-    for name in VARIED:
-        csr = zoo.floats(name, np.float64)
-        x, before = zoo.float_vector(csr.shape[0]), zoo.float_vector(csr.shape[1], seed=9)
-        view = build(csr, device).T
-        for _ in range(2):  # the second call takes the short path
-            out = put(before.copy(), device)
-            assert view.matvec(put(x, device), out=out, alpha=alpha, beta=beta) is out
-            assert_product(out, transposed(csr), x, alpha, beta, before)
-
-
-@BUILD
-def test_poisoned_out_is_not_read(build, device):
-    for name in ("many_empty_rows_between", "all_rows_empty", "one_dense_column", "blocks_with_holes", "hypersparse"):
-        csr = zoo.integers(name, np.float64)
-        x = zoo.vector(csr.shape[0])
-        out = put(np.full(csr.shape[1], np.nan), device)
-        build(csr, device).T.matvec(put(x, device), out=out)
-        np.testing.assert_array_equal(get(out), csr.T @ x)
-
-
-@BUILD
-def test_infinities_touch_only_their_columns(build, device):
-    """Pads and holes meet no x of the transposed product either."""
-    for name in ("explicit_zeros_beside_holes", "blocks_with_holes", "rows_of_mixed_length", "blocks_over_the_edge"):
-        csr = zoo.integers(name, np.float64)
-        for special in (np.inf, np.nan):
-            x = zoo.vector(csr.shape[0])
-            x[::5] = special
-            assert_product(build(csr, device).T @ put(x, device), transposed(csr), x)
 
 
 @BUILD
