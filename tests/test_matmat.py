@@ -442,19 +442,6 @@ def test_longer_chunks_get_new_values(gpu, rechunked):
     assert len(rechunked) == 3 and len({id(made.tables.step_ptr) for made in rechunked}) == 1
 
 
-def test_longer_chunks_in_a_captured_graph(gpu, rechunked):
-    """Made while a graph is captured; a replay has the values that the array has then."""
-    import cupy
-
-    csr = zoo.floats("power_law", np.float32)
-    x = put(zoo.float_vector(csr.shape[1] * 16, np.float32).reshape(-1, 16), gpu)
-    expected = cvrarray.CVRArray(csr, n_chunks=100, device=gpu) @ x
-    A, out = cvrarray.CVRArray(csr, n_chunks=100, device=gpu), cupy.empty_like(expected)
-    captured(lambda: A.matmat(x, out=out)).launch()
-    assert_same_bits(out, expected)
-    assert len(rechunked) == 2
-
-
 def test_longer_chunks_short_of_memory(gpu, rechunked, monkeypatch):
     import cupy
 

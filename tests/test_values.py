@@ -266,41 +266,6 @@ def test_refuses_another_device(gpu):
         cvrarray.CVRArray(csr, device="cpu").with_values(sparse_on(csr, gpu))
 
 
-@pytest.mark.parametrize("build", TYPICAL, ids=str)
-def test_captured_in_a_graph(build, gpu):
-    """Values that change on the device, a matrix that takes them, and its products: replayed, without allocating."""
-    import cupy
-
-    csr = zoo.floats("power_law", "float64")
-    A = build(csr, gpu)
-    data, x = cupy.asarray(csr.data), cupy.asarray(zoo.float_vector(csr.shape[1]))
-    y, z = cupy.empty(csr.shape[0]), cupy.empty(csr.shape[1])
-    stream = cupy.cuda.Stream(non_blocking=True)
-
-    def step():
-        A.with_values(data, out=A)
-        A.matvec(x, out=y)
-        A.T.matvec(x, out=z)
-
-    with stream:
-        step()
-        stream.synchronize()
-        used = cupy.get_default_memory_pool().used_bytes()
-        A.with_values(data, out=A)
-        assert cupy.get_default_memory_pool().used_bytes() == used
-        cupy.get_default_memory_pool().free_all_blocks()
-        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
-        step()
-        graph = stream.end_capture()
-        for factor in (1.0, -3.0, 1e9):
-            data[:] = cupy.asarray(csr.data * factor)
-            graph.launch(stream)
-            stream.synchronize()
-            fresh = build(csr_of(csr, csr.data * factor), gpu)
-            assert_same_bits(y, fresh @ x)
-            assert_same_bits(z, fresh.T @ x)
-
-
 def test_allocates_nothing_in_place():
     """Of the size of the matrix: what a call makes beside is a few small objects."""
     import tracemalloc
