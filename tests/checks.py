@@ -7,7 +7,7 @@ import itertools
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -93,36 +93,6 @@ def at_home(dtypes: Iterable[Any]) -> list[tuple[Any, ...]]:
     """
     cases = [dtype if type(dtype) is tuple else (dtype,) for dtype in dtypes]
     return [(TYPICAL[np.dtype(case[0]).num % len(TYPICAL)], *case) for case in cases]
-
-
-def extended_but(always: list[Build], builds: list[Build]) -> list[Any]:
-    """`builds` for a test that compiles much for each: those in `always` run by default, the others under ``--rest``."""
-    return [build if build in always else pytest.param(build, marks=pytest.mark.extended) for build in builds]
-
-
-def rarely(*values: Any) -> list[Any]:
-    """Values of a parameter, or tuples of several, that run only under ``--rest``: each compiles much for itself."""
-    return [pytest.param(*(value if type(value) is tuple else (value,)), marks=pytest.mark.extended) for value in values]
-
-
-def builds_and_dtypes(builds: list[Build], dtypes: list[Any], extended: Sequence[Any] = ()) -> list[Any]:
-    """All pairs for ``parametrize(("build", "dtype"), ...)``: those that run by default have each build with float64
-    and each other dtype with one of the builds, in turn: those in ONE_OF_EACH where there are any, as other tests
-    compile for them. Of the dtypes in `extended` none runs by default.
-    """
-    homes = [build for build in builds if build in ONE_OF_EACH] or builds
-    return [
-        pytest.param(
-            build,
-            dtype,
-            id=f"{build}-{np.dtype(dtype)}",
-            marks=()
-            if dtype == np.float64 or (homes[k % len(homes)] == build and dtype not in extended)
-            else pytest.mark.extended,
-        )
-        for k, dtype in enumerate(dtypes)
-        for build in builds
-    ]
 
 
 def put(array: Any, device: str) -> Any:

@@ -1,4 +1,4 @@
-"""What every test shares: the ``device`` parameter, markers, which cases run, and the report of a GPU run."""
+"""What every test shares: the ``device`` parameter, what runs without a GPU, and the report of a GPU run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy comes: its threads would spin beside the other workers
 
-import cases
 import gpu_report
 import pytest
 
@@ -16,7 +15,7 @@ from cvrarray.core import devices
 
 DEVICES = ("cpu", "cuda:0")
 NO_GPU = "no GPU: CuPy is missing or finds no CUDA device"
-LEFT_OUT = pytest.StashKey[dict[str, int]]()
+LEFT_OUT = pytest.StashKey[int]()
 GPU = pytest.StashKey[dict[str, object] | None]()
 
 
@@ -25,13 +24,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--require-gpu", action="store_true", help="run what needs a GPU alone, and fail where there is none")
     group.addoption("--gpu-report", type=Path, metavar="PATH", help="write what ran, and on what, to PATH as JSON")
     group.addoption("--unpooled", action="store_true", help="without CuPy's memory pool: for compute-sanitizer")
-    group.addoption("--rest", action="store_true", help="run the cases alone that repeat a path under other parameters")
+    group.addoption("--every-kernel", action="store_true", help="compile every instantiation, for all architectures")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "xdist_group(name): pytest-xdist's; known here so that it need not be installed")
-    for marker in cases.MARKERS:
-        config.addinivalue_line("markers", marker)
+    config.addinivalue_line("markers", "small: small conversions, products and solves, for compute-sanitizer (50 times slower)")
     if config.getoption("--unpooled"):  # in the pool, an access beyond an array is still inside an allocation
         import cupy
 
@@ -47,27 +45,30 @@ def has_gpu_cases(config: pytest.Config) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    given = {name for mark in metafunc.definition.iter_markers("parametrize") for name in cases.argument_names(mark)}
-    if "device" in metafunc.fixturenames and "device" not in given:
+    if "device" in metafunc.fixturenames:
         metafunc.parametrize("device", DEVICES if has_gpu_cases(metafunc.config) else DEVICES[:1], indirect=True)
+
+
+def needs_gpu(item: pytest.Item) -> bool:
+    """Whether a case runs on a GPU alone."""
+    device = getattr(getattr(item, "callspec", None), "params", {}).get("device", "cpu")
+    return "gpu" in getattr(item, "fixturenames", ()) or device != "cpu"
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Choose the cases, and count those left out for each reason."""
-    given, chosen = list(items), cases.chosen(items)
-    items[:] = [item for item in items if (item in chosen) != config.getoption("--rest")]
-    counts = {"cases": len(given) - len(items), "gpu": 0}
+    """Leave out what needs a GPU where there is none, or what needs none where one is required; count it."""
+    given, n_left_out = list(items), 0
     if config.getoption("--require-gpu"):
-        items[:] = [item for item in items if cases.needs_gpu(item)]
+        items[:] = [item for item in items if needs_gpu(item)]
     elif not has_gpu_cases(config):
-        counts["gpu"] = sum(not {"gpu", "device"}.isdisjoint(getattr(item, "fixturenames", ())) for item in items)
-        items[:] = [item for item in items if not cases.needs_gpu(item)]
+        n_left_out = sum(not {"gpu", "device"}.isdisjoint(getattr(item, "fixturenames", ())) for item in items)
+        items[:] = [item for item in items if not needs_gpu(item)]
     kept = set(items)
     config.hook.pytest_deselected(items=[item for item in given if item not in kept])
-    config.stash[LEFT_OUT] = counts
+    config.stash[LEFT_OUT] = n_left_out
     if hasattr(config, "workeroutput"):
-        config.workeroutput["left_out"] = counts
+        config.workeroutput["left_out"] = n_left_out
 
 
 def pytest_collection_finish() -> None:
@@ -89,19 +90,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_testnodedown(node) -> None:
     """pytest-xdist: every worker has collected the same."""
     said = getattr(node, "workeroutput", {})
-    node.config.stash[LEFT_OUT] = said.get("left_out", {})
+    node.config.stash[LEFT_OUT] = said.get("left_out", 0)
     node.config.stash[GPU] = said.get("gpu")
 
 
 def pytest_terminal_summary(terminalreporter, exitstatus: int, config: pytest.Config) -> None:
     if path := config.getoption("--gpu-report"):
         gpu_report.write(path, terminalreporter, config.stash.get(GPU, None), exitstatus in (0, 1))
-    left_out = config.stash.get(LEFT_OUT, {})
-    if left_out.get("gpu"):
-        terminalreporter.line(f"{left_out['gpu']:,} cases left out: {NO_GPU} (make gpu-test runs them)")
-    if left_out.get("cases"):
-        remedy = "make test" if config.getoption("--rest") else "make test-rest"
-        terminalreporter.line(f"{left_out['cases']:,} cases left out ({remedy} runs them)")
+    if n_left_out := config.stash.get(LEFT_OUT, 0):
+        terminalreporter.line(f"{n_left_out:,} cases left out: {NO_GPU} (make gpu-test runs them)")
 
 
 def need_gpu(config: pytest.Config) -> None:

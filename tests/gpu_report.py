@@ -44,7 +44,7 @@ def source_hash(root: Path = ROOT) -> str:
 def write(path: Path, run: Any, gpu: dict[str, object] | None, ended: bool) -> None:
     """What pytest's terminal reporter has seen of a run, the hash of the sources, and what it ran with, as JSON."""
     option = run.config.option
-    parts = [f"({part})" for part in (option.keyword, option.markexpr) if part] + ["--rest"] * option.rest
+    parts = [f"({part})" for part in (option.keyword, option.markexpr) if part]
     counts = {name: len(run.stats.get(name, ())) for name in ("passed", "failed", "error", "skipped", "xfailed")}
     skips = (f"{r.nodeid.partition('[')[0]}: {r.longrepr[2].removeprefix('Skipped: ')}" for r in run.stats.get("skipped", ()))
     report = {

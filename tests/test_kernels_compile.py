@@ -7,13 +7,11 @@ import re
 import shutil
 import subprocess
 import sys
-from itertools import groupby
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("cupy", reason="kernels are compiled through CuPy, which is not installed")
-from cases import covering
 
 from cvrarray.gpu import (  # noqa: F401  each declares its kernels
     assembly,
@@ -45,13 +43,13 @@ for kernel in compiler.KERNELS:
 
 
 def standing_for_all(names: list[str]) -> list[str]:
-    """Instantiations of one file in which each kernel has each value of each template parameter once."""
-    ordered = sorted(names, key=_kernel)
-    chosen = []
-    for _, group in groupby(ordered, _kernel):
-        of_one_kernel = list(group)
-        values = [tuple(name.partition("<")[2].rstrip(">").split(",")) for name in of_one_kernel]
-        chosen += [of_one_kernel[number] for number in covering(values, 1)]
+    """Instantiations of one file in which each kernel has each value of each template parameter at least once."""
+    chosen, seen = [], set()
+    for name in names:
+        values = {(_kernel(name), *value) for value in enumerate(name.partition("<")[2].rstrip(">").split(","))}
+        if values - seen:
+            chosen.append(name)
+            seen |= values
     return chosen
 
 
@@ -59,35 +57,33 @@ def _kernel(name: str) -> str:
     return name.partition("<")[0]
 
 
-def units():
-    """File, instantiations and architecture of each test: every kernel once; what has every value of a parameter; the others.
+def units(every: bool):
+    """File, instantiations, architecture and options of each program: every kernel once, on one architecture; or, of `every`
+    instantiation, what has every value of a parameter and the others, on all architectures.
 
-    Only the first, on one architecture, is compiled by default. Each program has every kernel of its file: a constant that only
-    some of them use is worth no warning.
+    Each program has every kernel of its file: a constant that only some of them use is worth no warning.
     """
     for file, names in FILES.items():
         chosen = standing_for_all(names)
         one_of_each = list({_kernel(name): name for name in chosen}.values())
+        if not every:
+            yield file, tuple(one_of_each), OPTIMISED, ()
+            continue
         left = [name for name in chosen if name not in one_of_each], [name for name in names if name not in chosen]
-        for kind, part in zip(("each", "chosen", "others"), (one_of_each, *left), strict=True):
-            for k, start in enumerate(range(0, len(part), GROUP)):
+        for is_each, part in ((True, one_of_each), *((False, part) for part in left)):
+            for start in range(0, len(part), GROUP):
                 for architecture in ARCHITECTURES:
-                    always = kind == "each" and architecture == OPTIMISED
-                    options = () if kind == "each" or architecture == OPTIMISED else LITTLE
-                    yield pytest.param(
-                        file,
-                        tuple(dict.fromkeys([*part[start : start + GROUP], *one_of_each])),
-                        architecture,
-                        options,
-                        id=f"{file}-{kind}-{k}-{architecture}",
-                        marks=() if always else pytest.mark.extended,
-                    )
+                    options = () if is_each or architecture == OPTIMISED else LITTLE
+                    yield file, tuple(dict.fromkeys([*part[start : start + GROUP], *one_of_each])), architecture, options
 
 
-UNITS = list(units())
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "names" in metafunc.fixturenames:
+        cases = list(units(metafunc.config.getoption("--every-kernel")))
+        ids = [f"{file}-{k}-{architecture}" for k, (file, _, architecture, _) in enumerate(cases)]
+        metafunc.parametrize(("file", "names", "architecture", "options"), cases, ids=ids)
 
 
-@pytest.mark.parametrize(("file", "names", "architecture", "options"), UNITS)
 def test_compiles(file, names, architecture, options):
     """NVRTC alone is needed: `pip install nvidia-cuda-nvrtc`."""
     log = compile_for(architecture, compiler.source(file), f"{file}.cu", names, options)
@@ -97,12 +93,11 @@ def test_compiles(file, names, architecture, options):
 
 def test_every_instantiation_is_compiled_for_every_architecture():
     wanted = {(file, name, architecture) for file, names in FILES.items() for name in names for architecture in ARCHITECTURES}
-    assert wanted == {
-        (file, name, architecture) for file, names, architecture, _ in (u.values for u in UNITS) for name in names
-    }
-    optimised = {(unit.values[0], name) for unit in UNITS for name in unit.values[1] if unit.values[2:] == (OPTIMISED, ())}
+    every = list(units(True))
+    assert wanted == {(file, name, architecture) for file, names, architecture, _ in every for name in names}
+    optimised = {(file, name) for file, names, *how in every for name in names if how == [OPTIMISED, ()]}
     assert optimised == {(file, name) for file, names in FILES.items() for name in names}
-    by_default = {(unit.values[0], _kernel(name)) for unit in UNITS if not unit.marks for name in unit.values[1]}
+    by_default = {(file, _kernel(name)) for file, names, *_ in units(False) for name in names}
     assert by_default == {(kernel.file, kernel.name) for kernel in compiler.KERNELS}
 
 
