@@ -1,6 +1,6 @@
 # make demo [FILES="a.mtx ..."]   virtual environment, install, and the main job on real matrices
 # make test                       the same, and the tests            (PYTEST_ARGS="-k cvr" passes options on)
-# make test-kernels               every instantiation of every kernel, compiled for all architectures
+# make test-slow                  what takes minutes: every instantiation of the kernels, for all architectures; warm-up; kills
 # make kill-test                  writers of stores killed at every call that changes the disk, and a hundred rounds of two writers
 # make gpu-test                   every test on this machine's GPU with $(PYTHON); writes docs/gpu-report/tests.json
 # make gpu-sanitize               compute-sanitizer over the small tests; reports and logs in docs/gpu-report/
@@ -54,7 +54,7 @@ DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>
 CUDA := $(if $(DRIVER),$(shell if [ $(DRIVER) -ge 580 ]; then echo cuda13; elif [ $(DRIVER) -ge 525 ]; then echo cuda12; fi))
 comma := ,
 
-.PHONY: demo house test test-kernels peer-suites works kill-test gpu-test gpu-sanitize gpu-memcheck gpu-racecheck bench bench-gpu bench-unseen bench-columns record-gpu bench-ops bench-few bench-solve bench-asv bench-check fuzz docs docs-check wheel-check lint format clean
+.PHONY: demo house test test-slow peer-suites works kill-test gpu-test gpu-sanitize gpu-memcheck gpu-racecheck bench bench-gpu bench-unseen bench-columns record-gpu bench-ops bench-few bench-solve bench-asv bench-check fuzz docs docs-check wheel-check lint format clean
 
 demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
 	$(BIN)/cvrarray demo $(FILES)
@@ -62,8 +62,8 @@ demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest $(COVERAGE) $(PYTEST_ARGS)
 
-test-kernels: $(VENV)/.installed-test
-	$(BIN)/python -m pytest --every-kernel $(PYTEST_ARGS) tests/test_kernels_compile.py
+test-slow: $(VENV)/.installed-test
+	$(BIN)/python -m pytest --slow -m slow $(PYTEST_ARGS)
 
 # Nothing of theirs lies in the repository: the tests are those of the installed wheels.
 peer-suites: $(VENV)/.installed-test

@@ -24,11 +24,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--require-gpu", action="store_true", help="run what needs a GPU alone, and fail where there is none")
     group.addoption("--gpu-report", type=Path, metavar="PATH", help="write what ran, and on what, to PATH as JSON")
     group.addoption("--unpooled", action="store_true", help="without CuPy's memory pool: for compute-sanitizer")
-    group.addoption("--every-kernel", action="store_true", help="compile every instantiation, for all architectures")
+    group.addoption("--slow", action="store_true", help="run also what takes minutes")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "xdist_group(name): pytest-xdist's; known here so that it need not be installed")
+    config.addinivalue_line("markers", "slow: runs under --slow only")
     config.addinivalue_line("markers", "small: small conversions, products and solves, for compute-sanitizer (50 times slower)")
     if config.getoption("--unpooled"):  # in the pool, an access beyond an array is still inside an allocation
         import cupy
@@ -57,8 +58,10 @@ def needs_gpu(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what needs a GPU where there is none, or what needs none where one is required; count it."""
+    """Leave out what is slow, what needs a GPU where there is none, and what needs none where one is required."""
     given, n_left_out = list(items), 0
+    if not config.getoption("--slow"):
+        items[:] = [item for item in items if item.get_closest_marker("slow") is None]
     if config.getoption("--require-gpu"):
         items[:] = [item for item in items if needs_gpu(item)]
     elif not has_gpu_cases(config):

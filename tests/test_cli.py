@@ -818,6 +818,18 @@ print(compiled.count)
 """
 
 
+@pytest.mark.slow
+def test_warmup_leaves_nothing_to_compile(tmp_path):
+    environment = os.environ | {"CVRARRAY_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "cvrarray", "warmup", "--formats", "cvr", "--dtypes", "float32", "--device", "cpu"]
+    text = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    for word in ("cvr", "float32, conversion", "float32, vector", str(tmp_path)):
+        assert word in text
+    assert "bbcsr" not in text and "float64" not in text
+    done = subprocess.run([sys.executable, "-c", PRODUCTS], env=environment, capture_output=True, text=True, check=True)
+    assert int(done.stdout.split()[-1]) == 0
+
+
 def test_warmup_of_every_product(run, device, monkeypatch):
     monkeypatch.setattr(warmup, "COLUMNS", (4,))
     products = ["vector", "transposed", "matrix"]

@@ -113,7 +113,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_other_processes(tmp_path, method):
     if method == "fork" and not hasattr(os, "fork"):
         pytest.skip("this system has no fork")

@@ -101,7 +101,7 @@ def _knows_our_arrays():
 
 @pytest.mark.parametrize(
     "first",
-    ["cvrarray.bbcsr"],
+    ["cvrarray.bbcsr", pytest.param("cvrarray.store.layout", marks=pytest.mark.slow)],
 )
 def test_any_module_of_ours_may_be_met_first(first):
     """Where distributed is there already, as in a worker that gets a message: no circle of imports."""
@@ -168,6 +168,25 @@ def _conversions():
     return panels.n_conversions
 
 
+@pytest.mark.slow
+def test_pagerank_from_a_store(client, tmp_path):
+    pagerank = example("pagerank_dask")
+    path, n = tmp_path / "links.zarr", 1 << 9
+    cvrarray.to_store(pagerank.random_links(9, 8, piece=1000), path, shape=(n, n), chunks="10 kB", device="cpu")
+    d = cvrarray.open_store(path, device="cpu")
+    assert d.numblocks[0] > 2
+    rank, iterations = pagerank.pagerank(d, rtol=1e-10)
+    links = cvrarray.Stored(path, device="cpu")
+    dense = np.concatenate([links.panel(k).todense() for k in range(links.n_panels)])
+    out = dense.sum(axis=0)
+    step = np.where(out > 0, dense / np.maximum(out, 1), 1 / n)
+    google = 0.85 * step + 0.15 / n
+    values, vectors = np.linalg.eig(google)
+    best = vectors[:, np.argmax(values.real)].real
+    np.testing.assert_allclose(rank.compute(), best / best.sum(), rtol=1e-6, atol=1e-12)
+    assert 5 < iterations < 200
+
+
 def test_lsqr(client):
     rng = np.random.default_rng(0)
     csr = matrix((2000, 50), 0.1)
@@ -202,7 +221,7 @@ def _die_once(chunk, marker, block_id=None):
     return chunk
 
 
-@pytest.mark.parametrize("source", ["store"])
+@pytest.mark.parametrize("source", [pytest.param("memory", marks=pytest.mark.slow), "store"])
 def test_worker_killed_in_mid_product(source, client, tmp_path):
     csr, x = matrix(), np.random.default_rng(0).standard_normal(300)
     if source == "memory":
@@ -216,6 +235,20 @@ def test_worker_killed_in_mid_product(source, client, tmp_path):
     found = client.compute(y).result(timeout=120)
     assert os.path.exists(marker)
     np.testing.assert_array_equal(found, (d @ x).compute(scheduler="synchronous"))
+    client.wait_for_workers(2, timeout=60)
+
+
+@pytest.mark.slow
+def test_worker_killed_while_it_holds_a_persisted_panel(client, tmp_path):
+    cvrarray.to_store(matrix(), tmp_path / "m.zarr", chunks="10 kB", format="cvr", device="cpu")
+    d = cvrarray.open_store(tmp_path / "m.zarr", device="cpu").persist()
+    wait(d, timeout=60)
+    x = np.random.default_rng(0).standard_normal(300)
+    expected = (d @ x).compute()
+    holder = next(iter(client.who_has(client.futures_of(d)).values()))[0]
+    killed = client.submit(os.getpid, workers=[holder], pure=False).result(timeout=60)
+    os.kill(killed, 9)
+    np.testing.assert_array_equal(client.compute(d @ x).result(timeout=120), expected)
     client.wait_for_workers(2, timeout=60)
 
 

@@ -57,33 +57,35 @@ def _kernel(name: str) -> str:
     return name.partition("<")[0]
 
 
-def units(every: bool):
-    """File, instantiations, architecture and options of each program: every kernel once, on one architecture; or, of `every`
-    instantiation, what has every value of a parameter and the others, on all architectures.
+def units():
+    """File, instantiations and architecture of each test: every kernel once; what has every value of a parameter; the others.
 
-    Each program has every kernel of its file: a constant that only some of them use is worth no warning.
+    Only the first, on one architecture, is compiled by default. Each program has every kernel of its file: a constant that only
+    some of them use is worth no warning.
     """
     for file, names in FILES.items():
         chosen = standing_for_all(names)
         one_of_each = list({_kernel(name): name for name in chosen}.values())
-        if not every:
-            yield file, tuple(one_of_each), OPTIMISED, ()
-            continue
         left = [name for name in chosen if name not in one_of_each], [name for name in names if name not in chosen]
-        for is_each, part in ((True, one_of_each), *((False, part) for part in left)):
-            for start in range(0, len(part), GROUP):
+        for kind, part in zip(("each", "chosen", "others"), (one_of_each, *left), strict=True):
+            for k, start in enumerate(range(0, len(part), GROUP)):
                 for architecture in ARCHITECTURES:
-                    options = () if is_each or architecture == OPTIMISED else LITTLE
-                    yield file, tuple(dict.fromkeys([*part[start : start + GROUP], *one_of_each])), architecture, options
+                    always = kind == "each" and architecture == OPTIMISED
+                    options = () if kind == "each" or architecture == OPTIMISED else LITTLE
+                    yield pytest.param(
+                        file,
+                        tuple(dict.fromkeys([*part[start : start + GROUP], *one_of_each])),
+                        architecture,
+                        options,
+                        id=f"{file}-{kind}-{k}-{architecture}",
+                        marks=() if always else pytest.mark.slow,
+                    )
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "names" in metafunc.fixturenames:
-        cases = list(units(metafunc.config.getoption("--every-kernel")))
-        ids = [f"{file}-{k}-{architecture}" for k, (file, _, architecture, _) in enumerate(cases)]
-        metafunc.parametrize(("file", "names", "architecture", "options"), cases, ids=ids)
+UNITS = list(units())
 
 
+@pytest.mark.parametrize(("file", "names", "architecture", "options"), UNITS)
 def test_compiles(file, names, architecture, options):
     """NVRTC alone is needed: `pip install nvidia-cuda-nvrtc`."""
     log = compile_for(architecture, compiler.source(file), f"{file}.cu", names, options)
@@ -93,11 +95,12 @@ def test_compiles(file, names, architecture, options):
 
 def test_every_instantiation_is_compiled_for_every_architecture():
     wanted = {(file, name, architecture) for file, names in FILES.items() for name in names for architecture in ARCHITECTURES}
-    every = list(units(True))
-    assert wanted == {(file, name, architecture) for file, names, architecture, _ in every for name in names}
-    optimised = {(file, name) for file, names, *how in every for name in names if how == [OPTIMISED, ()]}
+    assert wanted == {
+        (file, name, architecture) for file, names, architecture, _ in (u.values for u in UNITS) for name in names
+    }
+    optimised = {(unit.values[0], name) for unit in UNITS for name in unit.values[1] if unit.values[2:] == (OPTIMISED, ())}
     assert optimised == {(file, name) for file, names in FILES.items() for name in names}
-    by_default = {(file, _kernel(name)) for file, names, *_ in units(False) for name in names}
+    by_default = {(unit.values[0], _kernel(name)) for unit in UNITS if not unit.marks for name in unit.values[1]}
     assert by_default == {(kernel.file, kernel.name) for kernel in compiler.KERNELS}
 
 

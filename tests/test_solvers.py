@@ -196,6 +196,12 @@ def test_random_solves():
     check_random_solves([*range(60), 1165])  # the last one: a start far larger than what solves it
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 1000, 500))
+def test_many_random_solves(first):
+    check_random_solves(range(first, first + 500))
+
+
 @pytest.mark.parametrize("name", ["cg", "minres", "bicgstab", "gmres"])
 @pytest.mark.parametrize(("dtype", "size"), [("f4", 1e-39), ("c8", 1e-39), ("f8", 1e-309), ("c16", 1e-309)])
 def test_denormal_right_sides(name, dtype, size):
