@@ -81,7 +81,7 @@ def test_bits_are_kept(name, build, device):
 
 
 @pytest.mark.parametrize("build", ONE_OF_EACH, ids=str)
-@pytest.mark.parametrize("name", [*MATRICES[:-3], *MATRICES[-2:]])
+@pytest.mark.parametrize("name", ["rows_of_mixed_length", "explicit_zeros_beside_holes", "one_dense_row", "one_by_one"])
 def test_products_accumulate_in_float32(name, build, device):
     csr, data = halves(name)
     A = make(build, csr, data, device)

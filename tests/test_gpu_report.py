@@ -108,7 +108,7 @@ def test_check_warns_and_succeeds(tmp_path, capsys):
     assert len(warning.splitlines()) >= 4
 
 
-@pytest.mark.parametrize("options", [("-n", "2"), ("-x",)], ids=" ".join)
+@pytest.mark.parametrize("options", [("-n", "1"), ("-x",)], ids=" ".join)
 def test_a_run_writes_its_report(tmp_path, options):
     """Counts, skips with reasons and failures, of one process or of several, and whether it came to its end."""
     (tmp_path / "test_some.py").write_text(
@@ -129,7 +129,7 @@ def test_a_run_writes_its_report(tmp_path, options):
     subprocess.run([*command, "--gpu-report", path, *options, tmp_path], env=environment, capture_output=True, check=False)
     report = json.loads(path.read_text())
     is_whole, has_gpu = "-n" in options, devices.gpu_count() > 0
-    assert report["gpu"]["name"] in (("gw0", "gw1") if is_whole else ("alone",))
+    assert report["gpu"]["name"] in (("gw0",) if is_whole else ("alone",))
     expected = {"passed": 1 + is_whole + has_gpu, "failed": 1, "error": 0, "skipped": 2 - has_gpu, "xfailed": 1}
     assert report["counts"] == expected
     assert [name.rpartition("::")[2] for name in report["failures"]] == ["test_fails"]

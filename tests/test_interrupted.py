@@ -149,7 +149,7 @@ def test_readers_beside_two_writers(build, device):
     switch = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
-        for _ in range(25):
+        for _ in range(10):
             stop = threading.Event()
 
             def read(call, stop=stop):
