@@ -93,17 +93,6 @@ def test_everything_public_has_an_example_of_dask():
     assert not lacking(of_dask())
 
 
-@pytest.mark.parametrize("names", [documented, of_dask])
-def test_fields_of_public_tuples_are_described(names):
-    """Under "Attributes": ``help`` shows no comment beside a field."""
-    tuples = [cls for cls in names().values() if hasattr(cls, "_fields")]
-    assert len(tuples) >= 2
-    for cls in tuples:
-        text = inspect.getdoc(cls).partition("\nAttributes\n----------\n")[2].partition("\n\nExamples\n")[0]
-        fields = ", ".join(line.partition(" : ")[0] for line in text.splitlines() if not line.startswith(" ")).split(", ")
-        assert set(fields) == set(cls._fields), cls
-
-
 @pytest.mark.parametrize("module", [pytest.param(name, marks=pytest.mark.xdist_group("examples")) for name in MODULES])
 def test_examples_run(module, tmp_path, monkeypatch):
     """In a namespace that holds cvrarray and np alone; whatever an example leaves on disk goes."""

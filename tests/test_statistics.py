@@ -100,47 +100,6 @@ def test_what_fits_l2_costs_more_a_byte_as_it_may_not_be_there():
     assert all(beyond[name] < fits[name] for name in fits)
 
 
-#: Matrices of uneven rows whose bins are wide, and recorded microseconds: warm or, if they fit L2, the mean of warm and cold.
-UNEVEN = {
-    "fem_fandisk_stokes_r0": (
-        (199_926, 16_888_482, "float32", 34, 466, {1: 1.0, 2: 1.714, 3: 1.410}, 0.0, 0.0935, 0.0433),
-        {"cvr": 139_404_003, "bbcsr1": 187_870_136, "bbcsr2": 324_881_553, "bbcsr3": 192_623_715},
-        {"cvr": 46.1, "bbcsr1": 62.8, "bbcsr2": 74.4, "bbcsr3": 45.4},
-    ),
-    "fem_bunny_poisson_r2": (
-        (364_289, 5_462_625, "float32", 6, 59, {1: 1.0}, 0.0887, 0.1611, 0.0738),
-        {"cvr": 45_319_903, "bbcsr1": 56_079_867},
-        {"cvr": 21.5, "bbcsr1": 24.0},
-    ),
-    "triangles of degree 2": (
-        (470_567, 5_411_315, "float64", 6, 64, {1: 1.0}, 0.0, 0.0891, 0.0252),
-        {"cvr": 67_938_359, "bbcsr1": 73_528_349},
-        {"cvr": 23.5, "bbcsr1": 27.4},
-    ),
-    "Taylor and Hood's elements": (
-        (181_418, 5_239_684, "float32", 15, 115, {1: 1.0, 2: 1.159}, 0.0, 0.0486, 0.0172),
-        {"cvr": 43_727_922, "bbcsr1": 49_948_031, "bbcsr2": 55_221_468},
-        {"cvr": 18.7, "bbcsr1": 20.8, "bbcsr2": 19.0},
-    ),
-    "communities": (  # nearly even
-        (228_869, 8_329_351, "float32", 14, 138, {1: 1.0}, 0.0, 0.1314, 0.1063),
-        {"cvr": 69_274_719, "bbcsr1": 83_104_899},
-        {"cvr": 27.6, "bbcsr1": 23.5},
-    ),
-}
-
-
-@pytest.mark.parametrize("name", UNEVEN)
-def test_the_choice_for_recorded_uneven_rows(name):
-    (n_rows, nnz, dtype, shortest, longest, fill, narrow, sectors, lines), tables, times = UNEVEN[name]
-    stats = model.Statistics(
-        (n_rows, n_rows), nnz, np.dtype(dtype), 0, shortest, nnz / n_rows, np.nan, longest, np.nan, fill, tables, True,
-        narrow_columns=narrow, sectors=sectors, lines=lines,
-    )  # fmt: skip
-    plan = model.choose(stats, "cuda")
-    assert times[plan.format + str(plan.block_size or "")] <= 1.03 * min(times.values())
-
-
 @pytest.mark.parametrize("columns", [256, 512])
 def test_tables_of_many_times_the_bytes_are_not_chosen(columns, monkeypatch):
     # as a graph of the web, whose blocks of 2 took 2.7 times what CVR took with 256 columns
