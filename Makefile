@@ -1,6 +1,6 @@
 # make demo [FILES="a.mtx ..."]   virtual environment, install, and the main job on real matrices
 # make test                       the same, and the tests            (PYTEST_ARGS="-k cvr" passes options on)
-# make test-rest                  the cases alone that repeat a path under other parameters; make test-all: both
+# make test-slow                  what takes minutes: every instantiation of the kernels, for all architectures; warm-up; kills
 # make kill-test                  writers of stores killed at every call that changes the disk, and a hundred rounds of two writers
 # make gpu-test                   every test on this machine's GPU with $(PYTHON); writes docs/gpu-report/tests.json
 # make gpu-sanitize               compute-sanitizer over the small tests; reports and logs in docs/gpu-report/
@@ -27,7 +27,7 @@
 #                                 "--suites arpack --report docs/peer-suites.json": some suites, the others' counts stay)
 # make works                      docs/works.md: calls of other libraries that are made, and what came of them
 # make fuzz FUZZ_S=600            mutated and forged inputs of every kind for so many seconds; goes on where it stopped
-#                                 (build/fuzz.json); what fails stays in tests/regressions   (FUZZ_ARGS="--kinds npz cvra --jobs 4")
+#                                 (build/fuzz.json); what fails stays in tests/regressions   (FUZZ_ARGS="--kinds npz cvra")
 # make docs                       the site, every page executed, warnings as errors: docs/_build/html/index.html
 # make docs-check                 the site in headless Chromium, 1280 and 400 pixels wide, light and dark: nothing overflows, no
 #                                 picture is missing, axe-core finds no serious fault; screenshots in docs/_build/screenshots
@@ -55,7 +55,7 @@ DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>
 CUDA := $(if $(DRIVER),$(shell if [ $(DRIVER) -ge 580 ]; then echo cuda13; elif [ $(DRIVER) -ge 525 ]; then echo cuda12; fi))
 comma := ,
 
-.PHONY: demo house test test-rest test-all peer-suites works kill-test gpu-test gpu-sanitize gpu-memcheck gpu-racecheck bench bench-gpu bench-unseen bench-columns ablate record-gpu bench-ops bench-few bench-solve bench-asv bench-check fuzz docs docs-check wheel-check lint format clean
+.PHONY: demo house test test-slow peer-suites works kill-test gpu-test gpu-sanitize gpu-memcheck gpu-racecheck bench bench-gpu bench-unseen bench-columns ablate record-gpu bench-ops bench-few bench-solve bench-asv bench-check fuzz docs docs-check wheel-check lint format clean
 
 demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
 	$(BIN)/cvrarray bench elasticity rmat $(FILES)
@@ -63,10 +63,8 @@ demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest $(COVERAGE) $(PYTEST_ARGS)
 
-test-rest: $(VENV)/.installed-test
-	$(BIN)/python -m pytest --rest $(COVERAGE) $(PYTEST_ARGS)
-
-test-all: test test-rest
+test-slow: $(VENV)/.installed-test
+	$(BIN)/python -m pytest --slow -m slow $(PYTEST_ARGS)
 
 # Nothing of theirs lies in the repository: the tests are those of the installed wheels.
 peer-suites: $(VENV)/.installed-test
@@ -152,7 +150,7 @@ bench-check: $(VENV)/.installed-dev
 # The state holds how far each kind has come; without it a run begins anew, with the same inputs.
 fuzz: $(VENV)/.installed-test
 	@mkdir -p build
-	PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(FUZZ_S) --state build/fuzz.json --record build/fuzz.md $(FUZZ_ARGS)
+	PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(FUZZ_S) --state build/fuzz.json $(FUZZ_ARGS)
 
 # -E: every page is executed again, as what it shows may have changed though its text has not. -j: two pages at a time.
 docs: $(VENV)/.installed-docs

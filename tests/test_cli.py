@@ -768,7 +768,7 @@ print(compiled.count)
 """
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_warmup_leaves_nothing_to_compile(tmp_path):
     environment = os.environ | {"CVRARRAY_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "cvrarray", "warmup", "--formats", "cvr", "--dtypes", "float32", "--device", "cpu"]

@@ -10,11 +10,10 @@ import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
-import checks
 import numpy as np
 import pytest
 import zoo
-from checks import DIFFERENT, assert_product, assert_same_bits, assert_same_tables, extended_but, rarely
+from checks import DIFFERENT, assert_product, assert_same_bits, assert_same_tables, in_pairs, in_turn
 from checks import bbcsr as bbcsr_build
 from checks import cvr as cvr_build
 from scipy.sparse import csr_array, eye_array
@@ -114,7 +113,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork", *rarely("spawn")])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_other_processes(tmp_path, method):
     if method == "fork" and not hasattr(os, "fork"):
         pytest.skip("this system has no fork")
@@ -136,11 +135,13 @@ def test_ranges_cover_every_tile_once(threaded, sizes, n_threads):
     assert tiles == list(range(len(sizes)))
 
 
-@pytest.mark.parametrize("n_threads", [1, 3])
-@pytest.mark.parametrize("row_length", [1, 2, 30])
-@pytest.mark.parametrize("at", [0, 1, 500, -1])
-@pytest.mark.parametrize("fault", ["none", "negative", "too large", "equal", "descending", "offsets"])
-@pytest.mark.each_pair
+@in_pairs(
+    "fault, at, row_length, n_threads",
+    ["none", "negative", "too large", "equal", "descending", "offsets"],
+    [0, 1, 500, -1],
+    [1, 2, 30],
+    [1, 3],
+)
 def test_csr_is_checked_everywhere(threaded, n_threads, row_length, at, fault):
     """More rows than are looked at together, and a fault in the first, a middle or the last of them."""
     threaded(n_threads)
@@ -310,7 +311,7 @@ def test_products_of_complex_infinities(build):
     np.testing.assert_array_equal(y, x)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", *rarely("complex128")])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_tables_begin_at_cache_lines(dtype):
     csr = uneven().astype(dtype)
     for build in BUILDS.values():
@@ -328,13 +329,12 @@ def _gather_store(source, start, columns, mask, padding, base, out, at, width):
     simd.gather_store(simd.pointer(source, start), offsets, mask, padding, base, out, at, width)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "out_dtype"),
+@in_pairs(
+    "dtype, out_dtype, offset_dtype, n_lanes",
     [(np.int32, np.uint16), (np.int32, np.int32), (np.int64, np.uint16), (np.int64, np.int64)],
+    [np.int32, np.int64],
+    [24, 32],
 )
-@pytest.mark.parametrize("offset_dtype", [np.int32, np.int64])
-@pytest.mark.parametrize("n_lanes", [24, 32])
-@pytest.mark.each_value(2)
 def test_columns_are_stored_relative_to_a_base(dtype, out_dtype, offset_dtype, n_lanes):
     rng = np.random.default_rng(0)
     base = 2**31 - 70_000 if out_dtype == np.uint16 else 0
@@ -377,9 +377,12 @@ def _loads(x, offsets, at, mask, out):
     simd.store(simd.gather(x, 1, offsets, at, mask), out, 64, simd.WHOLE)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "float32", "float64", "complex64", "complex128"])
-@pytest.mark.parametrize("offset_dtype", [np.uint16, np.int32, np.int64])
-@pytest.mark.each_value(2)
+@in_turn(
+    "dtype, offset_dtype",
+    ["int8", "float32", "float64", "complex64", "complex128"],
+    [np.uint16, np.int32, np.int64],
+    times=2,
+)
 def test_loads_agree(dtype, offset_dtype):
     rng = np.random.default_rng(0)
     x = (rng.integers(-9, 9, 90) + 1j * rng.integers(-9, 9, 90)).astype(dtype if dtype[0] == "c" else "complex128")
@@ -417,9 +420,12 @@ def _triplets(x, offsets, at, width, out):
     simd.store(simd.gather_triplets(x, 1, offsets, at), out, 0, width)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int32", "float32", "float64", "complex64", "complex128"])
-@pytest.mark.parametrize("offset_dtype", [np.uint16, np.int32, np.int64])
-@pytest.mark.each_value(2)
+@in_turn(
+    "dtype, offset_dtype",
+    ["int8", "int32", "float32", "float64", "complex64", "complex128"],
+    [np.uint16, np.int32, np.int64],
+    times=2,
+)
 def test_triplets_take_x_once(dtype, offset_dtype):
     """With one odd lane anywhere too, where threes begin elsewhere, and where they are alike; nothing is read beyond."""
     rng = np.random.default_rng(0)
@@ -437,7 +443,7 @@ def test_triplets_take_x_once(dtype, offset_dtype):
 
 @pytest.mark.parametrize(
     ("stored", "dtype"),
-    [("float64", "float64"), *rarely(("complex64", "complex128"), ("float32", "float32"), ("int8", "int32"))],
+    [("float64", "float64")],
 )
 def test_rows_in_threes_have_24_lanes(stored, dtype):
     """Narrow chunks and wide ones, and rows that are not like the two beside them: steps of whole threes, and others."""
@@ -539,7 +545,7 @@ def test_numbers_are_spread_over_lanes(dtype):
         np.testing.assert_array_equal(out, expected)
 
 
-@pytest.mark.parametrize("dtype", ["float64", *rarely("int8", "float32", "complex64")])
+@pytest.mark.parametrize("dtype", ["float64"])
 @pytest.mark.parametrize("n_chunks", [1, 4])
 def test_many_short_rows_with_wide_columns(dtype, n_chunks):
     """More rows end in a chunk than sums wait together; one row is cut by chunks, and lanes steal from it."""
@@ -562,10 +568,12 @@ def _block_of_rows(data, x, col, phase, within, out):
     simd.store(simd.multiply_add_blocks(acc, values, x, col, phase, within), out, 0, simd.WHOLE)
 
 
-@pytest.mark.parametrize("dtype", ["int32", "float32", "float64", "complex64"])
-@pytest.mark.parametrize("col_dtype", [np.uint16, np.int32, np.int64])
-@pytest.mark.parametrize("size", simd.BLOCK_SIZES)
-@pytest.mark.each_pair
+@in_pairs(
+    "dtype, size, col_dtype",
+    ["int32", "float32", "float64", "complex64"],
+    simd.BLOCK_SIZES,
+    [np.uint16, np.int32, np.int64],
+)
 def test_blocks_take_x_once(dtype, col_dtype, size):
     """Wherever a bin may begin in a block row; x ends with the last block."""
     rng = np.random.default_rng(0)
@@ -658,9 +666,7 @@ def test_products_read_nothing_beyond_x():
     assert run.stdout.strip() == "done", (run.returncode, run.stderr)
 
 
-@pytest.mark.parametrize("dtype", ["float64", *rarely("float32", "complex64")])
-@pytest.mark.parametrize("build", [cvr_build(32, 7), bbcsr_build(1)], ids=str)
-@pytest.mark.each_value
+@pytest.mark.parametrize(("build", "dtype"), [(cvr_build(32, 7), "float64"), (bbcsr_build(1), "float64")], ids=str)
 def test_how_x_is_loaded_changes_no_bit(monkeypatch, build, dtype):
     """Neighbouring rows with neighbouring columns are near, random ones are not; all ways to load give the same
     product.
@@ -753,9 +759,7 @@ def columns_of(csr, k, dtype=np.float64):
     return zoo.float_vector(csr.shape[1] * k, dtype).reshape(csr.shape[1], k)
 
 
-@pytest.mark.parametrize("build", extended_but(DIFFERENT, checks.BUILDS), ids=str)
-@pytest.mark.parametrize("name", zoo.ZOO)
-@pytest.mark.each_value(3)
+@in_turn("name, build", zoo.ZOO, DIFFERENT, times=3)
 def test_transposed_and_dense_products_over_the_zoo(name, build):
     csr = zoo.floats(name)
     array = build(csr, "cpu")
@@ -763,26 +767,12 @@ def test_transposed_and_dense_products_over_the_zoo(name, build):
     assert_matrix(array, csr, columns_of(csr, 3))  # test_any_number_of_columns has others
 
 
-@pytest.mark.parametrize(
-    "build", [cvr_build(32, 7), cvr_build(24, 6), cvr_build(5, 4), bbcsr_build(1), bbcsr_build(3), bbcsr_build(7)], ids=str
+@in_turn(
+    "alpha, beta, build, dtype",
+    [(2, 0), (1, 1), (-1, 3), (0, 0.5)],
+    [cvr_build(32, 7), cvr_build(4, 5), bbcsr_build(6)],
+    ["float64", "complex64"],
 )
-@pytest.mark.parametrize(("stored", "dtype"), DTYPES)
-@pytest.mark.parametrize("name", ["rows_of_mixed_length", "explicit_zeros_beside_holes", "narrow_and_wide_tiles", "power_law"])
-@pytest.mark.extended  # test_transposed and test_matmat try dtypes on the same kernels
-def test_dtypes_of_transposed_and_dense_products(name, stored, dtype, build):
-    """Integers wrap; stored values that are narrower than the product's dtype are widened in registers."""
-    csr = zoo.integers(name, stored)
-    array = build(csr, "cpu")
-    assert_transposed(array, csr, zoo.vector(csr.shape[0], dtype))
-    assert_matrix(array, csr, zoo.vector(csr.shape[1] * 5, dtype).reshape(-1, 5))
-
-
-@pytest.mark.parametrize(
-    "build", [cvr_build(32, 7), cvr_build(4, 5), bbcsr_build(6), *rarely(cvr_build(24, 6), bbcsr_build(1))], ids=str
-)
-@pytest.mark.parametrize(("alpha", "beta"), [(2, 0), (1, 1), (-1, 3), (0, 0.5)])
-@pytest.mark.parametrize("dtype", ["float64", "complex64", *rarely("int32")])
-@pytest.mark.each_value
 def test_scaled_transposed_and_dense_products(alpha, beta, dtype, build):
     if dtype == "int32":
         beta = int(beta)
@@ -796,7 +786,7 @@ def test_scaled_transposed_and_dense_products(alpha, beta, dtype, build):
 
 @pytest.mark.parametrize(
     "build",
-    [cvr_build(32, 7), cvr_build(4, 5), bbcsr_build(6), *rarely(cvr_build(24, 6), *map(bbcsr_build, (1, 2, 32)))],
+    [cvr_build(32, 7), cvr_build(4, 5), bbcsr_build(6)],
     ids=str,
 )
 @pytest.mark.parametrize("name", ["explicit_zeros", "explicit_zeros_beside_holes", "blocks_with_holes", "nonzeros_33"])
@@ -815,10 +805,11 @@ def test_padding_meets_no_x_and_explicit_zeros_do(name, value, build):
     assert_matrix(array, csr, x)
 
 
-@pytest.mark.parametrize("build", [cvr_build(32, 7), bbcsr_build(6)], ids=str)
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("complex128", marks=pytest.mark.extended)])  # test_matmat has some
-@pytest.mark.parametrize("k", [0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 64, 67, 129, 130])
-@pytest.mark.each_value
+@in_turn(
+    "k, build",
+    [0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 64, 67, 129, 130],
+    [cvr_build(32, 7), bbcsr_build(6)],
+)
 def test_any_number_of_columns(k, dtype, build):
     csr = zoo.floats("rows_of_mixed_length", dtype)
     assert_matrix(build(csr, "cpu"), csr, columns_of(csr, k, dtype))
@@ -903,17 +894,7 @@ def test_parts_are_bounded():
         assert few.at.tolist() == [0, n_cols]
 
 
-@pytest.mark.parametrize(
-    "build",
-    extended_but(
-        [cvr_build(5, 4), bbcsr_build(6)],
-        [cvr_build(32, 7), cvr_build(24, 6), cvr_build(5, 4), bbcsr_build(1), bbcsr_build(6)],
-    ),
-    ids=str,
-)
-@pytest.mark.parametrize("dtype", ["float32", *rarely("complex128")])
-@pytest.mark.parametrize("name", ["explicit_zeros_beside_holes", "narrow_and_wide_tiles"])
-@pytest.mark.each_value
+@in_turn("name, build", ["explicit_zeros_beside_holes", "narrow_and_wide_tiles"], [cvr_build(5, 4), bbcsr_build(6)])
 def test_float16_values_are_widened_in_registers(name, dtype, build):
     """Exactly: the bits are those of the same tables in the product's precision, also for what float16 cannot sum."""
     csr = zoo.floats(name, np.float32)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checks import get, put
+from checks import get, in_turn, put
 from scipy.sparse import coo_array, csr_array, random_array
 
 import cvrarray
@@ -117,9 +117,7 @@ BECOMES_DENSE = {
 }
 
 
-@pytest.mark.parametrize("chunks", CHUNKS, ids=str)
-@pytest.mark.parametrize("name", [*STAYS_SPARSE, *BECOMES_DENSE])
-@pytest.mark.each_value(2)
+@in_turn("name, chunks", [*STAYS_SPARSE, *BECOMES_DENSE], [(chunks,) for chunks in CHUNKS], times=2)
 def test_function(name, chunks, cls, device):
     function = (STAYS_SPARSE | BECOMES_DENSE)[name]
     host = matrix().toarray()
@@ -276,10 +274,10 @@ def test_stack_says_what_to_do(cls, device):
 
 FRESH = [  # each is the first thing that a new process does with Dask
     "d = da.ones(4, chunks=2); y = A @ d",
-    pytest.param("d = da.ones(4, chunks=2); y = d @ A", marks=pytest.mark.extended),
-    pytest.param("d = da.eye(4, chunks=2); y = d * A", marks=pytest.mark.extended),
-    pytest.param("d = da.from_array(A, chunks=(2, 4)); y = d @ np.ones(4)", marks=pytest.mark.extended),
-    pytest.param("d = da.eye(4, chunks=2); y = np.multiply(d, A)", marks=pytest.mark.extended),
+    pytest.param("d = da.ones(4, chunks=2); y = d @ A", marks=pytest.mark.slow),
+    pytest.param("d = da.eye(4, chunks=2); y = d * A", marks=pytest.mark.slow),
+    pytest.param("d = da.from_array(A, chunks=(2, 4)); y = d @ np.ones(4)", marks=pytest.mark.slow),
+    pytest.param("d = da.eye(4, chunks=2); y = np.multiply(d, A)", marks=pytest.mark.slow),
     "y = cvrarray.to_dask(A, chunks=2) @ np.ones(4)",
 ]
 

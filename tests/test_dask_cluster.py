@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checks import rarely
 from scipy.sparse import csr_array, eye_array, random_array
 
 import cvrarray
@@ -102,7 +101,7 @@ def _knows_our_arrays():
 
 @pytest.mark.parametrize(
     "first",
-    ["cvrarray.bbcsr", *rarely("cvrarray.store.layout", "cvrarray.cvr", "cvrarray.dask.cluster")],
+    ["cvrarray.bbcsr", pytest.param("cvrarray.store.layout", marks=pytest.mark.slow)],
 )
 def test_any_module_of_ours_may_be_met_first(first):
     """Where distributed is there already, as in a worker that gets a message: no circle of imports."""
@@ -169,7 +168,7 @@ def _conversions():
     return panels.n_conversions
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_pagerank_from_a_store(client, tmp_path):
     pagerank = example("pagerank_dask")
     path, n = tmp_path / "links.zarr", 1 << 9
@@ -222,7 +221,7 @@ def _die_once(chunk, marker, block_id=None):
     return chunk
 
 
-@pytest.mark.parametrize("source", [pytest.param("memory", marks=pytest.mark.extended), "store"])
+@pytest.mark.parametrize("source", [pytest.param("memory", marks=pytest.mark.slow), "store"])
 def test_worker_killed_in_mid_product(source, client, tmp_path):
     csr, x = matrix(), np.random.default_rng(0).standard_normal(300)
     if source == "memory":
@@ -239,7 +238,7 @@ def test_worker_killed_in_mid_product(source, client, tmp_path):
     client.wait_for_workers(2, timeout=60)
 
 
-@pytest.mark.extended  # the next kills one too
+@pytest.mark.slow
 def test_worker_killed_while_it_holds_a_persisted_panel(client, tmp_path):
     cvrarray.to_store(matrix(), tmp_path / "m.zarr", chunks="10 kB", format="cvr", device="cpu")
     d = cvrarray.open_store(tmp_path / "m.zarr", device="cpu").persist()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pickle
 
-import checks
 import numpy as np
 import pytest
 import zoo
-from checks import DEFAULTS, ONE_OF_EACH, TYPICAL, assert_same_bits, extended_but, from_csr, get, put, rarely
+from checks import DEFAULTS, ONE_OF_EACH, TYPICAL, assert_same_bits, from_csr, get, put
 from scipy.sparse import bsr_array, coo_array, csr_array
 
 import cvrarray
+from cvrarray import files
 from cvrarray.input import coercion
 
 HALF = np.dtype(np.float16)
@@ -61,7 +61,7 @@ def assert_near(found, expected, size, length) -> None:
     assert (abs(found.astype(np.float64) - expected) <= sums + rounding).all()
 
 
-@pytest.mark.parametrize("build", extended_but(ONE_OF_EACH, TYPICAL), ids=str)
+@pytest.mark.parametrize("build", ONE_OF_EACH, ids=str)
 @pytest.mark.parametrize("name", MATRICES)
 def test_bits_are_kept(name, build, device):
     """By a conversion and the way back, of every kind of value."""
@@ -80,8 +80,8 @@ def test_bits_are_kept(name, build, device):
         assert_same_bits(get(A.todense())[row, csr.indices], data)
 
 
-@pytest.mark.parametrize("build", extended_but(ONE_OF_EACH, [*TYPICAL, checks.bbcsr(3), checks.cvr(3, 1, "rows")]), ids=str)
-@pytest.mark.parametrize("name", [*MATRICES[:-3], *MATRICES[-2:], *rarely("narrow_and_wide_tiles")])
+@pytest.mark.parametrize("build", ONE_OF_EACH, ids=str)
+@pytest.mark.parametrize("name", ["rows_of_mixed_length", "explicit_zeros_beside_holes", "one_dense_row", "one_by_one"])
 def test_products_accumulate_in_float32(name, build, device):
     csr, data = halves(name)
     A = make(build, csr, data, device)
@@ -119,17 +119,12 @@ def test_a_product_is_that_in_float32_rounded_once(build, device):
 
 
 @BUILD
-@pytest.mark.parametrize(
-    "x_dtype",  # the first two have products of other dtypes; of complex128 test_cpu_kernels has some
-    ["int32", *rarely("float32", "complex64", "float64", "int16")],
-)
-@pytest.mark.each_value
-def test_wider_products_are_those_of_the_widened_matrix(build, x_dtype, device):
+def test_wider_products_are_those_of_the_widened_matrix(build, device):
     """Bit by bit: widening is exact."""
     csr, data = halves("explicit_zeros_beside_holes")
     data[:2] = SUBNORMAL, -SUBNORMAL
     A = make(build, csr, data, device)
-    dtype = np.result_type(HALF, x_dtype)
+    dtype, x_dtype = np.dtype(np.float64), "int32"
     wide = make(build, csr, data.astype(dtype.type(0).real.dtype), device)
     for view, other in ((A, wide), (A.T, wide.T)):
         x = put(zoo.vector(view.shape[1], x_dtype), device)
@@ -257,13 +252,6 @@ def test_elementwise(build, device):
 
 
 @BUILD
-def test_neighbours_are_those_of_float16(build, device):
-    dense = np.array([[1, 0], [0, SUBNORMAL]], HALF)
-    A, B = build(put(dense, device)), build(put(2 * dense, device))
-    assert_same_bits(np.nextafter(A, B).todense(), np.nextafter(dense, 2 * dense))
-
-
-@BUILD
 def test_reductions(build, device):
     """NumPy's dtypes; sums in float32, of which a mean is taken before it is rounded."""
     rng = np.random.default_rng(2)
@@ -304,17 +292,10 @@ def test_files(build, device, tmp_path):
     cvrarray.save(tmp_path / "a.cvra", A)
     assert_holds(cvrarray.load(tmp_path / "a.cvra", device=device), csr, data)
     assert_holds(cvrarray.read(tmp_path / "a.cvra"), csr, data)
+    np.testing.assert_array_equal(files.read_csr(tmp_path / "a.cvra").data, data.astype(np.float32))  # SciPy has no float16
     sparse = pytest.importorskip("sparse")
     sparse.save_npz(tmp_path / "a.npz", A.tocoo())
     assert_holds(cvrarray.read(tmp_path / "a.npz", device=device), csr, data)
-
-
-def test_a_file_as_scipy_reads_it_is_float32(tmp_path):
-    from cvrarray import files
-
-    csr, data = halves("rows_of_mixed_length")
-    cvrarray.save(tmp_path / "a.cvra", make(DEFAULTS[0], csr, data, "cpu"))
-    checks.assert_same_csr(files.read_csr(tmp_path / "a.cvra"), csr)
 
 
 def test_store(device, tmp_path):

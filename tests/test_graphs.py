@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import scipy.sparse
 import zoo
-from checks import assert_same_bits, autotune_at, captured, from_csr, get, put, take_segments
+from checks import assert_same_bits, autotune_at, captured, from_csr, get, in_pairs, put, take_segments
 
 from cvrarray import BBCSRArray, CVRArray
 from cvrarray.core import matmat_kernels
@@ -101,11 +103,12 @@ def built(kind, dtype, device, monkeypatch):
     return csr, lambda: cls(csr, device=device, **keywords).astype(dtype)
 
 
-@KIND
-@pytest.mark.parametrize("product", PRODUCTS)
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "float16"])
-@pytest.mark.parametrize("is_first", [False, True], ids=["warmed up", "the first"])
-@pytest.mark.each_pair
+@in_pairs(
+    "kind, product, dtype, is_first",
+    KINDS,
+    PRODUCTS,
+    itertools.product(["float32", "float64", "complex64", "float16"], [False, True]),
+)
 def test_replay(kind, product, dtype, is_first, gpu, monkeypatch):
     """As PyTorch captures: after a product on another stream, or none; kernels are compiled before, for another array."""
     import cupy

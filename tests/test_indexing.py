@@ -55,9 +55,7 @@ BASIC = [
 ]
 
 
-@CONFIGURATIONS
-@pytest.mark.parametrize("key", BASIC, ids=str)
-@pytest.mark.each_value(2)
+@checks.in_turn("key, build", [(key,) for key in BASIC], BUILDS, times=2)
 def test_ints_slices_and_ellipsis(build, key, device):
     dense = sample()
     assert_item(build(dense, device=device), dense, key)
@@ -104,9 +102,7 @@ ADVANCED = {
 }
 
 
-@CONFIGURATIONS
-@pytest.mark.parametrize("name", ADVANCED)
-@pytest.mark.each_value(2)
+@checks.in_turn("name, build", ADVANCED, BUILDS, times=2)
 def test_index_arrays_and_masks(build, name, device):
     dense = sample()
     key = ADVANCED[name] if name != "mask as lists" else np.array(ADVANCED[name])
@@ -125,9 +121,7 @@ def test_keys_on_the_device(build, name, device):
     assert_item(build(dense, device=device), dense, key, tuple(map(put, key)) if isinstance(key, tuple) else put(key))
 
 
-@CONFIGURATIONS
-@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint64, np.float32, np.complex128])
-@pytest.mark.each_value
+@checks.in_turn("dtype, build", [np.bool_, np.int8, np.uint64, np.float32, np.complex128], BUILDS)
 def test_dtypes_are_kept(build, dtype, device):
     dense = sample(dtype)
     A = build(dense, device=device)
@@ -314,9 +308,7 @@ def test_rows_are_decoded_from_their_own_tiles(build, device, monkeypatch):
         checks.assert_same_bits(part.todense(), values)
 
 
-@pytest.mark.parametrize("name", zoo.ZOO)
-@pytest.mark.parametrize("build", [checks.cvr(32, 7), checks.cvr(4, 1000, "nnz"), checks.bbcsr(6)], ids=str)
-@pytest.mark.each_value(2)
+@checks.in_turn("name, build", zoo.ZOO, [checks.cvr(32, 7), checks.cvr(4, 1000, "nnz"), checks.bbcsr(6)], times=2)
 def test_runs_of_rows_hold_their_entries(build, name, device):
     """Also stored zeros, and rows that chunks cut."""
     csr = zoo.integers(name)

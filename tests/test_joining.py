@@ -68,7 +68,6 @@ def test_block(build, device):
 
 
 @pytest.mark.parametrize("pair", list(itertools.product(DTYPES, DTYPES)), ids=lambda pair: "-".join(d.__name__ for d in pair))
-@pytest.mark.each_value(2)
 def test_promotion(pair, device):
     parts = [dense(5, 6, pair[0]), dense(5, 6, pair[1])]
     arrays = [cvrarray.CVRArray(part, device=device) for part in parts]

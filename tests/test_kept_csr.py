@@ -8,7 +8,7 @@ import pickle
 
 import numpy as np
 import pytest
-from checks import TYPICAL, assert_same_csr
+from checks import TYPICAL, assert_same_csr, in_turn
 from scipy.sparse import vstack
 from test_pending import USES, matrix
 
@@ -42,8 +42,7 @@ def test_the_second_reading_keeps_it(build):
     assert kept.BUDGET.held() == before
 
 
-@BUILDS
-@pytest.mark.parametrize("use", USES)
+@in_turn("use, build", USES, TYPICAL)
 def test_uses_give_what_they_give_without(build, use):
     """And nothing writes to what is kept."""
     S = matrix()

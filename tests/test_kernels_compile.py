@@ -7,13 +7,11 @@ import re
 import shutil
 import subprocess
 import sys
-from itertools import groupby
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("cupy", reason="kernels are compiled through CuPy, which is not installed")
-from cases import covering
 
 from cvrarray.gpu import (  # noqa: F401  each declares its kernels
     assembly,
@@ -45,13 +43,13 @@ for kernel in compiler.KERNELS:
 
 
 def standing_for_all(names: list[str]) -> list[str]:
-    """Instantiations of one file in which each kernel has each value of each template parameter once."""
-    ordered = sorted(names, key=_kernel)
-    chosen = []
-    for _, group in groupby(ordered, _kernel):
-        of_one_kernel = list(group)
-        values = [tuple(name.partition("<")[2].rstrip(">").split(",")) for name in of_one_kernel]
-        chosen += [of_one_kernel[number] for number in covering(values, 1)]
+    """Instantiations of one file in which each kernel has each value of each template parameter at least once."""
+    chosen, seen = [], set()
+    for name in names:
+        values = {(_kernel(name), *value) for value in enumerate(name.partition("<")[2].rstrip(">").split(","))}
+        if values - seen:
+            chosen.append(name)
+            seen |= values
     return chosen
 
 
@@ -80,7 +78,7 @@ def units():
                         architecture,
                         options,
                         id=f"{file}-{kind}-{k}-{architecture}",
-                        marks=() if always else pytest.mark.extended,
+                        marks=() if always else pytest.mark.slow,
                     )
 
 

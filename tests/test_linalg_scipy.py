@@ -78,7 +78,6 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("test", "case"), PAIRS, ids=lambda value: getattr(value, "name", value))
-@pytest.mark.each_value(2)
 def test_case(test, case):
     run(getattr(iterative, test), case=case)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks import TYPICAL, assert_same_bits, assert_same_csr, assert_same_tables, in_threads
+from checks import TYPICAL, assert_same_bits, assert_same_csr, assert_same_tables, in_threads, in_turn
 from scipy.sparse import csr_array, random_array
 
 import cvrarray
@@ -78,8 +78,7 @@ def held(C: Any) -> bytes:
     return b"".join(array.tobytes() for array in C._origin.pending.csr[:3])
 
 
-@BUILDS
-@pytest.mark.parametrize("operation", OPERATIONS)
+@in_turn("operation, build", OPERATIONS, TYPICAL, times=2)
 def test_tables_are_those_of_a_conversion(build, operation):
     S = matrix()
     A = build(S, "cpu")
@@ -100,8 +99,7 @@ def test_tables_are_those_of_a_conversion(build, operation):
     assert_same_csr(C.to_scipy(), S)
 
 
-@BUILDS
-@pytest.mark.parametrize("use", USES)
+@in_turn("use, build", USES, TYPICAL)
 def test_uses_give_what_converted_arrays_give(build, use):
     """And nothing writes to the CSR, which other arrays may have too."""
     S = matrix()

@@ -14,7 +14,7 @@ import cvrarray
 
 # The device is the same in every example. Examples are the same in every run, so that CI does not fail by chance.
 SETTINGS = settings(
-    max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=80, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 # A GPU compiles one kernel for each of these: few, but with odd ones and both ends.
 N_LANES = st.sampled_from([1, 2, 3, 4, 8, 17, 32])

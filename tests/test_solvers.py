@@ -196,7 +196,7 @@ def test_random_solves():
     check_random_solves([*range(60), 1165])  # the last one: a start far larger than what solves it
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 1000, 500))
 def test_many_random_solves(first):
     check_random_solves(range(first, first + 500))

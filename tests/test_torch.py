@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import zoo
-from checks import DEFAULTS, bbcsr, cvr
+from checks import DEFAULTS, bbcsr, cvr, in_pairs
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -206,10 +206,7 @@ def wide(dtype=np.float32):
 GRAPHS = [*DEFAULTS, cvr(8, 50, "nnz"), bbcsr(3)]
 
 
-@pytest.mark.parametrize("build", GRAPHS, ids=str)
-@pytest.mark.parametrize("columns", [(), (16,)], ids=["vector", "matrix"])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "float16"])
-@pytest.mark.each_pair
+@in_pairs("build, dtype, columns", GRAPHS, ["float32", "float64", "complex64", "float16"], [((),), ((16,),)])
 def test_captured_in_a_graph(build, columns, dtype, gpu):
     """As PyTorch's documents say: after a product on another stream, in the global mode. CuPy's pool is empty then."""
     import cupy

@@ -42,19 +42,6 @@ def test_rows_that_read_nothing_together():
         assert times[700_000][1] > 1.1 * times[700_000][0]
 
 
-def test_a_sum():
-    """Blocks of 3 with 16 columns."""
-    of = matrix(3, 16, "float32", {})
-    x = 16 * 4 * of.stats.shape[1] / 1e6
-    stored = 16 * 4 * of.stats.nnz / 1e6
-    tables, rows = of.n_bytes / 1e6, stored / 3
-    parts = (
-        1, np.sqrt(7), 0, tables, 0, 0.2 * 7, rows, np.sqrt(stored), rows * 0.6 * x / (x + 2), rows * 0.3 * (1 - 20 / x), 2 * x,
-        2 * x + tables - 40, 0, 0,
-    )  # fmt: skip
-    assert wide.microseconds(of) == pytest.approx(np.dot(wide.COSTS["blocks"], parts))
-
-
 @pytest.mark.parametrize("size", FAMILIES.values(), ids=FAMILIES)
 def test_more_columns_take_longer(size):
     of = matrix(size, 4, "float32", {})
