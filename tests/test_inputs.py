@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+import textwrap
 
 import numpy as np
 import pytest
@@ -456,3 +459,25 @@ def test_room_behind_the_last_row(kind, device):
     for A in made:
         np.testing.assert_array_equal(A.to_scipy().toarray(), S.toarray())
         assert A.nnz == S.nnz
+
+
+def test_what_goes_to_a_gpu_is_checked_there(gpu):
+    """Sorting and sums too: Numba, which takes longer to load than a small conversion, is not imported."""
+    code = """
+        import sys, numpy as np, scipy.sparse as sp, cvrarray, cupy
+        S = sp.random_array((300, 200), density=0.1, format="csr")
+        twice = sp.csr_array((np.r_[S.data, S.data], np.r_[S.indices, S.indices[::-1]], [0, 2 * S.nnz]), shape=(1, 200))
+        for of in (S, S.tocsc(), S.tocoo(), twice, (S.data, S.indices, S.indptr)):
+            A = cvrarray.asarray(of, device="cuda")
+            assert abs(A.to_scipy() - (sp.csr_array(of) if not isinstance(of, tuple) else S)).max() < 1e-14
+            cvrarray.CVRArray(of, device="cuda") @ cupy.ones(A.shape[1])
+        assert "numba" not in sys.modules, [name for name in sys.modules if name.startswith("cvrarray.cpu")]
+        S.indices[7] = 200
+        try:
+            cvrarray.asarray(S, device="cuda")
+        except ValueError as error:
+            assert "got 200 at position 7" in str(error)
+        else:
+            raise AssertionError("not refused")
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)

@@ -121,7 +121,7 @@ class FormatArray(SparseArray):
     ):
         target = None if device is None else devices.parse(device)
         encodes = encoding.checked(values) and "distinct" in self._stored
-        csr = coercion.from_arguments(obj, shape, dtype, self._wants(**keywords))
+        csr = coercion.from_arguments(obj, shape, dtype, self._wants(**keywords), target)
         target = target or devices.of(csr.data)
         with target.use():
             try:

@@ -179,7 +179,7 @@ def placed(obj: Any, device: Any = None, dtype: Any = None, wants: coercion.Want
     the caller will want to know of it.
     """
     target = None if device is None else devices.parse(device)
-    csr = coercion.from_arguments(obj, dtype=dtype, wants=wants)
+    csr = coercion.from_arguments(obj, dtype=dtype, wants=wants, target=target or devices.default())
     if target is None:
         home = devices.of(csr.data)
         target = home if home.kind == "cuda" else devices.default()

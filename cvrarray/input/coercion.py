@@ -38,8 +38,8 @@ _STORABLE = "bool, an integer of up to 64 bits, float16, float32, float64, compl
 Wants = Callable[[tuple[int, int], int], Wanted]
 
 
-def as_csr(obj: Any, wants: Wants | None = None) -> CSR:
-    """The matrix `obj` as canonical CSR, on the device where it lives.
+def as_csr(obj: Any, wants: Wants | None = None, target: devices.Device | None = None) -> CSR:
+    """The matrix `obj` as canonical CSR, on the device where it lives, or on `target`.
 
     Of a dense array what is not 0 is stored: -0.0 is 0, so its sign is lost. Sparse inputs keep stored zeros of either
     sign.
@@ -50,6 +50,8 @@ def as_csr(obj: Any, wants: Wants | None = None) -> CSR:
         or nested list.
     wants : function, optional
         What the caller will want to know of it. A CSR on a GPU is looked at there while it is checked.
+    target : Device, optional
+        A GPU to which a CSR, CSC or COO in host memory goes before it is checked, sorted and summed up.
 
     Raises
     ------
@@ -75,7 +77,7 @@ def as_csr(obj: Any, wants: Wants | None = None) -> CSR:
         raise ValueError(f"a matrix must have 2 dimensions; got shape {tuple(obj.shape)}")
     home = package(obj)
     if home in OTHERS:
-        return _from_sparse(obj, wants)
+        return _from_sparse(obj, wants, target)
     if isinstance(obj, np.ma.MaskedArray):
         raise TypeError("a matrix must hold all its values; got a masked array. Call .filled(0) first")
     if home in ("numpy", "cupy"):
@@ -86,7 +88,9 @@ def as_csr(obj: Any, wants: Wants | None = None) -> CSR:
     )
 
 
-def from_arguments(obj: Any, shape: Any = None, dtype: Any = None, wants: Wants | None = None) -> CSR:
+def from_arguments(
+    obj: Any, shape: Any = None, dtype: Any = None, wants: Wants | None = None, target: devices.Device | None = None
+) -> CSR:
     """:func:`as_csr` of what constructors take: also a shape, or the parts of a matrix as SciPy's constructors take
     them.
 
@@ -98,7 +102,7 @@ def from_arguments(obj: Any, shape: Any = None, dtype: Any = None, wants: Wants 
         Default: the matrix's; of parts as large as they need.
     dtype : data type, optional
         To which values are cast. Default: theirs; without any float64.
-    wants
+    wants, target
         As for :func:`as_csr`.
 
     Raises
@@ -106,9 +110,9 @@ def from_arguments(obj: Any, shape: Any = None, dtype: Any = None, wants: Wants 
     TypeError, ValueError
         As :func:`as_csr` and :func:`from_parts`; or a matrix has another shape than `shape`.
     """
-    csr = _from_tuple(obj, shape, dtype, wants) if isinstance(obj, tuple) else None
+    csr = _from_tuple(obj, shape, dtype, wants, target) if isinstance(obj, tuple) else None
     if csr is None:
-        csr = as_csr(obj, wants)
+        csr = as_csr(obj, wants, target)
         if shape is not None and check_shape(shape) != csr.shape:
             raise ValueError(f"shape must be the matrix's, {csr.shape}, or left out; got {shape!r}")
     if dtype is None or csr.data.dtype == check_dtype(dtype):
@@ -117,7 +121,7 @@ def from_arguments(obj: Any, shape: Any = None, dtype: Any = None, wants: Wants 
         return csr._replace(data=csr.data.astype(check_dtype(dtype)))
 
 
-def _from_tuple(obj: tuple[Any, ...], shape: Any, dtype: Any, wants: Wants | None) -> CSR | None:
+def _from_tuple(obj: tuple[Any, ...], shape: Any, dtype: Any, wants: Wants | None, target: devices.Device | None) -> CSR | None:
     """The matrix that a tuple of SciPy's describes; None of any other tuple, such as one of rows."""
     if len(obj) == 2 and all(hasattr(n, "__index__") and not isinstance(n, bool) and np.ndim(n) == 0 for n in obj):
         n_rows, n_cols = check_shape(obj if shape is None else shape)
@@ -127,11 +131,12 @@ def _from_tuple(obj: tuple[Any, ...], shape: Any, dtype: Any, wants: Wants | Non
         data, (row, col) = (_as_array(obj[0], "data"), (_as_array(c, "row and col") for c in obj[1]))
         shape = check_shape((_most(row), _most(col)) if shape is None else shape)
         limits.require_rows(shape, data.nbytes)
-        return from_triplets(row, col, data, shape, wants)
+        return from_triplets(row, col, data, shape, wants, target)
     if len(obj) == 3 and not all(isinstance(part, tuple) for part in obj):
         data, indices, indptr = (_as_array(part, "data, indices and indptr") for part in obj)
         indices, data = _without_room(indptr, indices, data)
-        return from_parts(indptr, indices, data, (max(0, indptr.size - 1), _most(indices)) if shape is None else shape, wants)
+        shape = (max(0, indptr.size - 1), _most(indices)) if shape is None else shape
+        return from_parts(indptr, indices, data, shape, wants, target)
     return None
 
 
@@ -179,7 +184,14 @@ def package_of(cls: Any) -> str:
     return ""
 
 
-def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int], wants: Wants | None = None) -> CSR:
+def from_parts(
+    indptr: Any,
+    indices: Any,
+    data: Any,
+    shape: tuple[int, int],
+    wants: Wants | None = None,
+    target: devices.Device | None = None,
+) -> CSR:
     """Canonical CSR from the three arrays of any CSR: rows may be unsorted and hold duplicates, which are summed.
 
     Parameters
@@ -188,7 +200,7 @@ def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int], wan
     indices : (nnz,) integers in [0, n_cols); as `data` it may be longer, and what lies behind is no part of the matrix
     data : (nnz,) values
     shape : (n_rows, n_cols)
-    wants
+    wants, target
         As for :func:`as_csr`.
 
     Raises
@@ -205,6 +217,8 @@ def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int], wan
         indices, data = _without_room(indptr, indices, data)
         data = _as_values(data)
         indptr, indices = as_integers(indptr, "indptr"), as_integers(indices, "indices")
+    device, (indptr, indices, data) = _on(target, device, indptr, indices, data)
+    with device.use():
         wanted = wants(shape, data.size) if wants else NOTHING
         canonical, seen = validation.check_compressed(indptr, indices, data.size, *shape, data=data, wanted=wanted)
         csr = _with_index_dtype(CSR(indptr, indices, data, shape, seen))
@@ -223,7 +237,21 @@ def _with_index_dtype(csr: CSR) -> CSR:
     return csr._replace(indices=indices, seen=csr.seen.of(indices))
 
 
-def from_triplets(row: Any, col: Any, val: Any, shape: tuple[int, int], wants: Wants | None = None) -> CSR:
+def _on(target: devices.Device | None, device: devices.Device, *arrays: Any) -> tuple[devices.Device, tuple[Any, ...]]:
+    """`arrays`, which are on `device`, on a GPU `target` if they are in host memory."""
+    if target is None or target.kind == device.kind or device.kind != "cpu":
+        return device, arrays
+    return target, tuple(devices.move(array, target) for array in arrays)
+
+
+def from_triplets(
+    row: Any,
+    col: Any,
+    val: Any,
+    shape: tuple[int, int],
+    wants: Wants | None = None,
+    target: devices.Device | None = None,
+) -> CSR:
     """Canonical CSR from coordinates, in any order; duplicates are summed. Same rules and errors as :func:`from_parts`."""
     shape = check_shape(shape)
     row, col, val = _as_array(row, "row"), _as_array(col, "col"), _as_array(val, "val")
@@ -231,6 +259,8 @@ def from_triplets(row: Any, col: Any, val: Any, shape: tuple[int, int], wants: W
     with device.use():
         val = _as_values(val)
         row, col = as_integers(row, "row"), as_integers(col, "col")
+    device, (row, col, val) = _on(target, device, row, col, val)
+    with device.use():
         wanted, dtype = wants(shape, val.size) if wants else NOTHING, index_dtype(shape)
         ascends, csr = validation.check_coordinates(row, col, val.size, shape, val, wanted)
         if csr is not None:
@@ -240,12 +270,14 @@ def from_triplets(row: Any, col: Any, val: Any, shape: tuple[int, int], wants: W
         return canonical
 
 
-def from_csc(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> CSR:
+def from_csc(
+    indptr: Any, indices: Any, data: Any, shape: tuple[int, int], wants: Any = None, target: devices.Device | None = None
+) -> CSR:
     """Canonical CSR from the three arrays of any CSC; they are those of the transpose's CSR, with the same rules and
     errors as in :func:`from_parts`.
     """
     shape = check_shape(shape)
-    transpose = from_parts(indptr, indices, data, shape[::-1])
+    transpose = from_parts(indptr, indices, data, shape[::-1], None, target)
     with devices.of(transpose.data).use():
         matrix: CSR = devices.of(transpose.data).backend("csr").transpose(transpose)
         return matrix
@@ -397,7 +429,7 @@ def narrowed(values: Any, dtype: np.dtype) -> Any:
         return values.astype(dtype)
 
 
-def _from_sparse(matrix: Any, wants: Wants | None) -> CSR:
+def _from_sparse(matrix: Any, wants: Wants | None, target: devices.Device | None) -> CSR:
     """A sparse matrix of another package, whose rows may need more memory than the matrix and the machine have."""
     shape, (format, indices, data) = check_shape(matrix.shape), stored(matrix)
     if format not in ("csr", "bsr", "lil"):  # else it holds something for each of its rows
@@ -408,14 +440,14 @@ def _from_sparse(matrix: Any, wants: Wants | None) -> CSR:
         if format == "dok":
             return _from_dok(indices[0], data, shape, check_dtype(matrix.dtype))
         build, of_gpu = _BUILD[format]
-        return build(*indices, data, shape, *([wants] if of_gpu else ()))
+        return build(*indices, data, shape, *([wants, target] if of_gpu else ()))
     except MemoryError as error:
         raise limits.named(error, shape) from error
 
 
 #: How CSRs are made from the arrays of each format; and whether a GPU looks at them meanwhile.
 _BUILD: dict[str, tuple[Callable[..., CSR], bool]] = {
-    "csr": (from_parts, True), "coo": (from_triplets, True), "csc": (from_csc, False), "bsr": (from_bsr, False),
+    "csr": (from_parts, True), "coo": (from_triplets, True), "csc": (from_csc, True), "bsr": (from_bsr, False),
     "dia": (from_dia, False),
 }  # fmt: skip
 
