@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import zoo
-from checks import assert_same_tables, in_turn
+from checks import assert_same_tables, get, in_turn, put
 
 import cvrarray
 from cvrarray.choice import model
@@ -204,3 +204,22 @@ def test_columns_that_share_counters(monkeypatch):
     for far in (6 * 67, 6 * 67 << 40):
         windows = statistics.Windows(csr.indptr, csr.indices + np.int64(far), far + 60, (2, 3))
         assert windows.in_groups((2, 3)) == counted
+
+
+@pytest.mark.parametrize("size", [5, 7, 8])
+def test_whole_blocks_of_other_sizes(size, device):
+    """Where a kernel gains by them; one entry in another place, and blocks of half the rows, are seen."""
+    places = scipy.sparse.random_array((96, 80), density=0.1, rng=np.random.default_rng(size), format="csr")
+    blocks = scipy.sparse.csr_array(scipy.sparse.kron(places, np.ones((size, size))))
+    moved = blocks.copy()
+    row = int(np.argmax(np.diff(moved.indptr) > size))
+    last = moved.indptr[row + 1] - 1
+    moved.indices[last] = 80 * size - 1 if moved.indices[last] < 80 * size - 1 else moved.indices[last - 1]
+    moved.sum_duplicates()
+    shifted = scipy.sparse.csr_array(scipy.sparse.vstack([blocks[size // 2 :], blocks[: size // 2]]))
+    found = []
+    for csr in (blocks, moved, shifted, blocks[:, 1:]):
+        found.append(size in model.statistics(cvrarray.CVRArray(csr, device=device), exact=False).block_fill)
+    assert found == [size in model.WHOLE_SIZES["cpu" if device == "cpu" else "cuda"], False, False, False]
+    A = cvrarray.asarray(blocks, device=device)
+    np.testing.assert_allclose(get(A @ put(np.ones(80 * size), device)), blocks @ np.ones(80 * size))

@@ -27,6 +27,10 @@ from ..input import coercion
 SAMPLE, FEWEST_WINDOWS, MOST_WINDOWS = 1 << 14, 8, 16
 
 SIZES = tuple(sorted({*BLOCK_SIZES} - {1}))
+#: Sizes of blocks that are looked for where all rows may be of whole ones, as those of compressible flow are of 5: windows
+#: would cut them, or they are rare. On a CPU those for which there are kernels.
+WHOLE_SIZES = {"cpu": (8,), "cuda": (5, 7, 8)}
+HEAD = 4096  #: columns by which nearly all others are refused
 
 #: Bytes of tables that a kind of device streams in a microsecond. They serve to rank the formats: they were measured on
 #: other machines.
@@ -199,6 +203,11 @@ def looked_at(csr: CSR, exact: bool) -> tuple[Statistics, CSR]:
             lengths = device.xp.diff(csr.indptr)
             median, std = float(device.xp.median(lengths)), float(lengths.std())
         fill, tables = _model(windows, csr, padded, exact)
+        for size in WHOLE_SIZES[device.kind]:
+            if csr.nnz and not any(n % size for n in (*csr.shape, shortest, longest)) and _has_whole_blocks(csr, size):
+                column = csr.indices.dtype.itemsize - _narrow(windows) * (csr.indices.dtype.itemsize - 2)
+                tables[f"bbcsr{size}"] = int(padded * (csr.data.dtype.itemsize + column / size) + -(-n_rows // WARP) * 24)
+                fill[size] = 1.0
     if getattr(windows, "measured", None) is not None:
         csr = csr._replace(seen=csr.seen._replace(measured=windows.measured))
     found = Statistics(
@@ -335,6 +344,22 @@ def _survey(csr: CSR, device: devices.Device, exact: bool) -> tuple[tuple[int, i
         n_counted = n_windows
         lengths, windows = counts.survey(csr, n_windows, n_counted, sizes)
     return lengths, windows, n_counted < n_windows or windows.is_part
+
+
+def _has_whole_blocks(csr: CSR, size: int) -> bool:
+    """Whether all entries of a CSR, whose shape is a multiple of `size`, lie in blocks of `size` that have no holes."""
+
+    def in_groups(columns: Any) -> bool:
+        groups = columns[: columns.size // size * size].reshape(-1, size)
+        return bool((groups[:, 0] % size == 0).all() and (groups[:, 1:] - groups[:, :-1] == 1).all())
+
+    device = devices.of(csr.data)
+    lengths = device.xp.diff(csr.indptr).reshape(-1, size)
+    if not (in_groups(csr.indices[:HEAD]) and in_groups(csr.indices) and bool((lengths == lengths[:, :1]).all())):
+        return False
+    row = device.backend("csr").row_of_nonzero(csr.indptr, csr.indices)
+    from_first = (csr.indptr[:-1] - csr.indptr[:-1:size].repeat(size))[row]  # of the block row's first row
+    return bool((csr.indices == csr.indices[device.xp.arange(csr.nnz) - from_first]).all())
 
 
 def _narrow(windows: Any) -> float:
