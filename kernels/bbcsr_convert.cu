@@ -86,86 +86,6 @@ __global__ void bbcsr_bins(const int* n_blocks, const I* col_low, const I* col_h
     bins.put(bin, n_blocks[block_row], col_low[block_row], col_high[block_row], block_size, sizes);
 }
 
-// bbcsr_fill: every bin's values and columns, padding included, in blocks of 1: entry k of a row is its slot k
-//
-// mapping   one warp a bin; tiles of 32 rows by WIDTH entries are transposed in shared memory: rows are read, and the k-th
-//           entries of all rows written
-// traffic   reads sizeof(A) + sizeof(I) a nonzero, writes sizeof(A) + 2 or sizeof(I) a slot
-// races     none: a warp owns its bin and its tile
-template <class P, class I, class A, int WARPS, int WIDTH>
-__global__ void bbcsr_fill(const P* ptr, const I* indices, const A* values, int64 n_rows, int64 n_bins,
-                           const int64* bin_rowptr, const int64* narrow_ptr, const I* col_base, int64* col_ptr, A* data,
-                           uint16* col_narrow, I* col_wide) {
-    constexpr int BATCH = 8;
-    struct Tile {
-        A value[WARP][WIDTH + 1];  // one column more, against bank conflicts when a column is read
-        I col[WARP][WIDTH + 1];
-    };
-    __shared__ Tile tiles[WARPS];
-    Tile& tile = tiles[threadIdx.x / WARP];
-    const int64 bin = warp_id();
-    if (bin >= n_bins) return;
-    const int lane = lane_id();
-    const int64 row = bin * WARP + lane;
-    const int64 from = row < n_rows ? ptr[row] : 0;
-    const int length = row < n_rows ? (int)(ptr[row + 1] - from) : 0;
-    const int64 first = bin_rowptr[bin];
-    const int bin_length = (int)((bin_rowptr[bin + 1] - first) / WARP);
-    const I base = col_base[bin];
-    const int64 narrow = narrow_ptr[bin] - narrow_ptr[0], start = base >= 0 ? narrow : first - narrow;
-    if (lane == 0) col_ptr[bin] = start;
-    data += first + lane;
-    col_narrow += start + lane;
-    col_wide += start + lane;
-
-    // rows are read several at a time where they are short, or tiles are narrow: 8, 16 or 32 threads each
-    const int shift = bin_length <= 8 ? 3 : bin_length <= 16 || WIDTH == 16 ? 4 : 5;
-    const int width = 1 << shift, k_of_lane = lane & (width - 1);
-    for (int begin = 0; begin < bin_length; begin += width) {
-        // BATCH loads, then BATCH stores: the compiler moves no load before a store that may write the same address
-        for (int i = 0; i < width; i += BATCH) {
-            A value[BATCH];
-            I col[BATCH];
-#pragma unroll
-            for (int u = 0; u < BATCH; ++u) {
-                const int r = ((i + u) << (5 - shift)) + (lane >> shift);
-                const bool entry = begin + k_of_lane < __shfl_sync(FULL, length, r);
-                const int64 at = shuffle(from, r) + begin + k_of_lane;
-                value[u] = entry ? values[at] : A{};
-                col[u] = entry ? indices[at] : I(-1);
-            }
-#pragma unroll
-            for (int u = 0; u < BATCH; ++u) {
-                const int r = ((i + u) << (5 - shift)) + (lane >> shift);
-                tile.value[r][k_of_lane] = value[u];
-                tile.col[r][k_of_lane] = col[u];
-            }
-        }
-        __syncwarp();
-        const int count = min(width, bin_length - begin);
-        for (int k = 0; k < count; k += BATCH) {
-            A value[BATCH];
-            I col[BATCH];
-#pragma unroll
-            for (int u = 0; u < BATCH; ++u) {
-                value[u] = tile.value[lane][k + u];
-                col[u] = tile.col[lane][k + u];
-            }
-#pragma unroll
-            for (int u = 0; u < BATCH; ++u) {
-                const int entry = begin + k + u;
-                if (k + u >= count) break;
-                data[(int64)entry * WARP] = value[u];
-                if (base >= 0)
-                    col_narrow[(int64)entry * WARP] = col[u] < 0 ? (uint16)0xffff : (uint16)(col[u] - base);
-                else
-                    col_wide[(int64)entry * WARP] = col[u];
-            }
-        }
-        __syncwarp();
-    }
-}
-
 // Where the columns of bins go.
 template <class I>
 struct Columns {
@@ -209,15 +129,43 @@ struct BinColumns {
     __device__ void store(int begin) const {
 #pragma unroll
         for (int u = 0; u < BATCH; ++u) {
-            const int64 slot = (int64)(begin + u) * WARP;
             if (begin + u >= bin_length) break;
-            if (base >= 0)
-                narrow[slot] = col[u] < 0 ? (uint16)0xffff : (uint16)(col[u] - base);
-            else
-                wide[slot] = col[u];
+            put(begin + u, col[u]);
         }
     }
+    __device__ void put(int k, I column) const {
+        const int64 slot = (int64)k * WARP;
+        if (base >= 0)
+            narrow[slot] = column < 0 ? (uint16)0xffff : (uint16)(column - base);
+        else
+            wide[slot] = column;
+    }
 };
+
+// bbcsr_fill: every bin's values and columns, padding included, in blocks of 1
+//
+// mapping   one warp a bin: put_tile of bbcsr_runs.cuh for values and for columns in turn
+// traffic   reads sizeof(W) + sizeof(I) a nonzero, writes sizeof(W) + 2 or sizeof(I) a slot
+// races     none: a warp owns its bin and its tile
+template <class P, class I, class W, int WARPS>
+__global__ void bbcsr_fill(const P* ptr, const I* indices, const W* data, int64 n_rows, int64 n_bins, Columns<I> to, W* values) {
+    union Tile {
+        W values[WARP][WARP + 1];  // one column more, so that reading down a column meets every bank
+        I columns[WARP][WARP + 1];
+    };
+    __shared__ Tile tiles[WARPS];
+    Tile& tile = tiles[threadIdx.x / WARP];
+    const int64 bin = warp_id();
+    if (bin >= n_bins) return;
+    const BinColumns<P, I, 1> columns(bin, true, ptr, indices, n_rows, to);
+    const int64 from = columns.columns - indices;
+    const int length = columns.length, bin_length = columns.bin_length;
+    values += to.bin_rowptr[bin] + lane_id();
+    for (int begin = 0; begin < bin_length; begin += WARP) {
+        put_tile(data, from, length, begin, bin_length, W{}, tile.values, [&](int k, W value) { values[(int64)k * WARP] = value; });
+        put_tile(indices, from, length, begin, bin_length, I(-1), tile.columns, [&](int k, I col) { columns.put(k, col); });
+    }
+}
 
 // bbcsr_columns: every bin's columns, of blocks without holes; bbcsr_values.cu writes the values of short rows
 //

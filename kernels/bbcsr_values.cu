@@ -4,51 +4,22 @@
 
 // bbcsr_values: of blocks without holes
 //
-// mapping   a warp each for the tiles of a bin (blockIdx.y, and every gridDim.y-th after it): 32 x 32 numbers (row, k),
-//           which are read along the rows and written along the bin
+// mapping   a warp a bin, a tile of it after the other: 32 x 32 numbers (row, k), which are read along the rows and written
+//           along the bin
 // traffic   2 sizeof(W) a slot; sizeof(P) bytes a row and warp
 // requires  entry k of a row is slot k of it
 // races     none: a warp owns its tiles
 template <class P, class W, int WARPS>
 __global__ void bbcsr_values(const int64* bin_rowptr, const P* starts, int64 n_rows, int64 n_bins, const W* data, W* values) {
-    constexpr int BATCH = sizeof(W) == 8 ? 16 : 8;
     __shared__ W tiles[WARPS][WARP][WARP + 1];  // one column more, so that reading down a column meets every bank
-    W(&tile)[WARP][WARP + 1] = tiles[threadIdx.x / WARP];
     const int64 bin = warp_id();
     if (bin >= n_bins) return;
-    const int lane = lane_id();
-    const int64 row = bin * WARP + lane;
-    const int64 from = row < n_rows ? starts[row] : 0;
-    const int length = row < n_rows ? (int)(starts[row + 1] - from) : 0;
-    const int64 first = bin_rowptr[bin];
-    const int bin_length = (int)((bin_rowptr[bin + 1] - first) / WARP);
-    values += first + lane;
-
-    for (int begin = blockIdx.y * WARP; begin < bin_length; begin += gridDim.y * WARP) {
-        // the ends of rows are read several at a time: by 8, 16 or 32 threads each
-        const int left = bin_length - begin, shift = left <= 8 ? 3 : left <= 16 ? 4 : 5;
-        const int width = 1 << shift, k_of_lane = lane & (width - 1);
-        // loads before stores, BATCH of each: the compiler may not move a load over a store that could touch the same
-        // place
-        for (int i = 0; i < width; i += BATCH) {
-            W value[BATCH];
-#pragma unroll
-            for (int u = 0; u < BATCH; ++u) {
-                const int r = ((i + u) << (5 - shift)) + (lane >> shift);
-                const bool entry = begin + k_of_lane < __shfl_sync(FULL, length, r & (WARP - 1)) && i + u < width;
-                const int64 at = shuffle(from, r & (WARP - 1)) + begin + k_of_lane;
-                value[u] = entry ? stream(data + at) : W{};
-            }
-#pragma unroll
-            for (int u = 0; u < BATCH; ++u)
-                if (i + u < width) tile[((i + u) << (5 - shift)) + (lane >> shift)][k_of_lane] = value[u];
-        }
-        __syncwarp();
-        const int count = min(width, left);
-#pragma unroll 8
-        for (int k = 0; k < count; ++k) values[(int64)(begin + k) * WARP] = tile[lane][k];
-        __syncwarp();
-    }
+    const int64 row = bin * WARP + lane_id(), from = row < n_rows ? starts[row] : 0, first = bin_rowptr[bin];
+    const int length = row < n_rows ? (int)(starts[row + 1] - from) : 0, bin_length = (int)((bin_rowptr[bin + 1] - first) / WARP);
+    values += first + lane_id();
+    for (int begin = 0; begin < bin_length; begin += WARP)
+        put_tile(data, from, length, begin, bin_length, W{}, tiles[threadIdx.x / WARP],
+                 [&](int k, W value) { values[(int64)k * WARP] = value; });
 }
 
 // bbcsr_values_runs: the same where rows are long
