@@ -114,9 +114,6 @@ __global__ __launch_bounds__(THREADS) void cg_residual(const Shape shape, const 
     if (first && history) history[j] = c.norm;
 }
 
-__device__ inline double widened(float a) { return a; }
-__device__ inline complex128 widened(complex64 a) { return {a.re, a.im}; }
-
 // cg_collect: x += scale y; y = 0, for a y in single precision
 //
 // traffic   4 vectors
@@ -128,7 +125,7 @@ __global__ __launch_bounds__(THREADS) void cg_collect(const Shape shape, const d
     const double unit = scale[j];
     for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
         const int64 at = row * shape.k + j;
-        x[at] = plus(x[at], unit, widened(y[at]));
+        x[at] = plus(x[at], unit, Widen<W, Y>::from(y[at]));
         y[at] = Y{};
     }
 }
@@ -142,11 +139,7 @@ __global__ __launch_bounds__(THREADS) void cg_curvature(const Shape shape, const
     const int64 j = shape.column();
     const bool active = shape.has_column() && column[j].reason == RUNNING;
     double sums[1] = {};
-    if (active)
-#pragma unroll 4
-        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride())
-            sums[0] += dot(p[row * shape.k + j], q[row * shape.k + j]);
-    if (!grid_sums(shape, partials, sums)) return;
+    if (!sums_of_rows<4>(shape, partials, active, sums, [&](int64, int64 at) { sums[0] += dot(p[at], q[at]); })) return;
     Column& c = column[j];
     c.alpha = 0;
     if (c.reason == RUNNING) take_step(c, sums[0]);
@@ -187,15 +180,14 @@ __global__ __launch_bounds__(THREADS) void cg_weigh(const Shape shape, const Par
                                                     const Y* __restrict__ r, const Y* __restrict__ z, Y* __restrict__ p) {
     const int64 j = shape.column();
     const bool begins = shape.has_column() && column[j].reason == START;
+    const bool active = begins || (shape.has_column() && column[j].alpha != 0);
     double sums[1] = {};
-    if (begins || (shape.has_column() && column[j].alpha != 0))
-#pragma unroll 4
-        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
-            const Y entry = z[row * shape.k + j];
-            sums[0] += dot(r[row * shape.k + j], entry);
-            if (begins) p[row * shape.k + j] = add(p[row * shape.k + j], entry);
-        }
-    if (!grid_sums(shape, partials, sums)) return;
+    const bool is_last = sums_of_rows<4>(shape, partials, active, sums, [&](int64, int64 at) {
+        const Y entry = z[at];
+        sums[0] += dot(r[at], entry);
+        if (begins) p[at] = add(p[at], entry);
+    });
+    if (!is_last) return;
     Column& c = column[j];
     if (!begins && c.alpha == 0) return;
     if (begins || c.reason == RUNNING) c.reason = reason_of(c, sums[0], RUNNING);

@@ -486,22 +486,3 @@ __global__ void csr_find_places(const uint64* entries, int64 n, uint64* state, i
         found[0] = before + total;
     }
 }
-
-// csr_add_places: the column of each place, and the sum of the values that its entries number, in their order. float16 is summed
-// in float.
-//
-// mapping   one thread a place
-// traffic   8 bytes an entry and a sector of val, 12 and sizeof(A) a place
-// races     none: each sum has one owner
-template <class A>
-__global__ void csr_add_places(const uint64* entries, const int64* starts, int64 n_places, const A* val, int* indices, A* data) {
-    const int64 place = blockIdx.x * (int64)blockDim.x + threadIdx.x;
-    if (place >= n_places) return;
-    typedef typename Summed<A>::Type Sum;
-    const int64 begin = starts[place], end = starts[place + 1];
-    const uint64 entry = entries[begin];
-    Sum sum = val[(uint32)entry];
-    for (int64 i = begin + 1; i < end; ++i) sum = add(sum, Sum(val[(uint32)entries[i]]));
-    indices[place] = (int)(entry >> 32);
-    data[place] = Summed<A>::rounded(sum);
-}

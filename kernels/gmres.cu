@@ -146,10 +146,6 @@ __global__ __launch_bounds__(THREADS) void gmres_next(const Shape shape, const c
         v[row * shape.k + j] = is_usable ? plus(Y{}, scale, w[row * shape.k + j]) : Y{};
 }
 
-__device__ inline bool is_number(double a) { return is_finite(a); }
-template <class T>
-__device__ bool is_number(Complex<T> a) { return is_finite(a.re) && is_finite(a.im); }
-
 // gmres_add: x += V y, but where that is no number
 //
 // traffic   2 vectors, and the basis
@@ -163,6 +159,6 @@ __global__ __launch_bounds__(THREADS) void gmres_add(const Shape shape, int64 co
         Y change{};
 #pragma unroll 8
         for (int64 i = 0; i < count; ++i) change = plus(change, y[i * shape.k + j], basis[i * apart + at]);
-        if (is_number(change)) x[at] = add(x[at], change);
+        if (is_finite(Widen<complex128, Y>::from(change))) x[at] = add(x[at], change);
     }
 }
