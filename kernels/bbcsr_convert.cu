@@ -1,6 +1,6 @@
 // CSR to BBCSR, and the row and column of every slot for the way back. B is the block size.
 
-#include "bbcsr_runs.cuh"
+#include "bbcsr_tiles.cuh"
 #include "bins.cuh"
 
 // Merges the rows of one block row by block column. A block row has GROUP neighbouring threads of one warp (a power of
@@ -110,7 +110,7 @@ struct BinColumns {
     I* wide;
     I col[BATCH];
 
-    __device__ BinColumns(int64 bin, bool owns, const P* ptr, const I* indices, int64 n_rows, const Columns<I>& to) {
+    __device__ BinColumns(int64 bin, const P* ptr, const I* indices, int64 n_rows, const Columns<I>& to) {
         const int64 row = bin * WARP + lane_id(), first_row = row - row % B;
         length = row < n_rows ? (int)((ptr[row + 1] - ptr[row]) / B) : 0;
         columns = row < n_rows ? indices + ptr[first_row] : indices;
@@ -118,7 +118,7 @@ struct BinColumns {
         bin_length = (int)((to.bin_rowptr[bin + 1] / B - first) / WARP);
         base = to.col_base[bin];
         const int64 of_narrow = to.narrow_ptr[bin] - to.narrow_ptr[0], start = base >= 0 ? of_narrow : first - of_narrow;
-        if (owns && lane_id() == 0) to.col_ptr[bin] = start;
+        if (lane_id() == 0) to.col_ptr[bin] = start;
         narrow = to.narrow + start + lane_id();
         wide = to.wide + start + lane_id();
     }
@@ -144,7 +144,7 @@ struct BinColumns {
 
 // bbcsr_fill: every bin's values and columns, padding included, in blocks of 1
 //
-// mapping   one warp a bin: put_tile of bbcsr_runs.cuh for values and for columns in turn
+// mapping   one warp a bin: put_tile of bbcsr_tiles.cuh for values and for columns in turn
 // traffic   reads sizeof(W) + sizeof(I) a nonzero, writes sizeof(W) + 2 or sizeof(I) a slot
 // races     none: a warp owns its bin and its tile
 template <class P, class I, class W, int WARPS>
@@ -157,7 +157,7 @@ __global__ void bbcsr_fill(const P* ptr, const I* indices, const W* data, int64 
     Tile& tile = tiles[threadIdx.x / WARP];
     const int64 bin = warp_id();
     if (bin >= n_bins) return;
-    const BinColumns<P, I, 1> columns(bin, true, ptr, indices, n_rows, to);
+    const BinColumns<P, I, 1> columns(bin, ptr, indices, n_rows, to);
     const int64 from = columns.columns - indices;
     const int length = columns.length, bin_length = columns.bin_length;
     values += to.bin_rowptr[bin] + lane_id();
@@ -167,7 +167,7 @@ __global__ void bbcsr_fill(const P* ptr, const I* indices, const W* data, int64 
     }
 }
 
-// bbcsr_columns: every bin's columns, of blocks without holes; bbcsr_values.cu writes the values of short rows
+// bbcsr_columns: every bin's columns, of blocks without holes; bbcsr_values.cu writes the values
 //
 // mapping   one warp a bin
 // traffic   reads sizeof(I) / B bytes a nonzero, writes 2 or sizeof(I) a block and row
@@ -177,29 +177,8 @@ template <class P, class I, int B>
 __global__ void bbcsr_columns(const P* ptr, const I* indices, int64 n_rows, int64 n_bins, Columns<I> to) {
     const int64 bin = warp_id();
     if (bin >= n_bins) return;
-    BinColumns<P, I, B> columns(bin, true, ptr, indices, n_rows, to);
+    BinColumns<P, I, B> columns(bin, ptr, indices, n_rows, to);
     for (int begin = 0; begin < columns.bin_length; begin += columns.BATCH) {
-        columns.load(begin);
-        columns.store(begin);
-    }
-}
-
-// bbcsr_fill_runs: every bin's columns and values, of blocks without holes and long rows
-//
-// mapping   a thread block a bin; the first columns are under way while values are copied
-// traffic   that of bbcsr_columns and bbcsr_values_runs
-// requires  as these
-// races     none: a thread block owns its bin
-template <class P, class I, class W, int B, int THREADS, int CAP>
-__global__ void bbcsr_fill_runs(const P* ptr, const I* indices, const W* data, int64 n_rows, Columns<I> to, W* values) {
-    const int64 bin = blockIdx.x;
-    const int warp = threadIdx.x / WARP;
-    BinColumns<P, I, B> columns(bin, warp == 0, ptr, indices, n_rows, to);
-    int begin = warp * columns.BATCH;
-    columns.load(begin);
-    copy_runs<P, W, THREADS, CAP>(bin, to.bin_rowptr, ptr, n_rows, data, values);
-    columns.store(begin);
-    while ((begin += THREADS / WARP * columns.BATCH) < columns.bin_length) {
         columns.load(begin);
         columns.store(begin);
     }

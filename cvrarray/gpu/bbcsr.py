@@ -65,12 +65,6 @@ FILL = Kernel(
     lambda pointer, index, word: (pointer, index, word, warps_of_tiles(word)),
 )
 COLUMNS = Kernel("bbcsr_convert", "bbcsr_columns", COUNTED)
-FILL_RUNS = Kernel(
-    "bbcsr_convert",
-    "bbcsr_fill_runs",
-    [("int32", "int32", word, 3) for word in WORDS.values()] + [("int64", "int64", "uint64", 6)],
-    lambda pointer, index, word, size: (pointer, index, word, size, THREADS_OF_RUNS, numbers_of_runs(word)),
-)
 FILL_HOLES = Kernel(
     "bbcsr_convert",
     "bbcsr_fill_holes",
@@ -161,10 +155,6 @@ def _fill_blocks(csr: CSR, t: BBCSRTables, narrow_ptr: int) -> None:
             blocks(n_bins * WARP, threads),
             (threads,),
             (csr.indptr, csr.indices, csr.data, n_rows, np.int64(n_bins), columns, t.data),
-        )
-    elif has_long_rows(t.data, n_bins):
-        FILL_RUNS(*how, WORDS[t.data.itemsize], t.block_size)(
-            (n_bins,), (THREADS_OF_RUNS,), (csr.indptr, csr.indices, csr.data, n_rows, columns, t.data)
         )
     else:
         _fill_values(t, csr.indptr, csr.data, t.data)
