@@ -97,30 +97,45 @@ struct Columns {
     I* wide;
 };
 
+// Where those of one row of a bin go, that of `lane`, in blocks of `size`.
+template <class I>
+struct RowColumns {
+    I base;
+    uint16* narrow;
+    I* wide;
+
+    __device__ RowColumns(const Columns<I>& to, int64 bin, int lane, int size) : base(to.col_base[bin]) {
+        const int64 of_narrow = to.narrow_ptr[bin] - to.narrow_ptr[0];
+        const int64 start = base >= 0 ? of_narrow : to.bin_rowptr[bin] / size - of_narrow;
+        if (lane == 0) to.col_ptr[bin] = start;
+        narrow = to.narrow + start + lane;
+        wide = to.wide + start + lane;
+    }
+    __device__ void put(int k, I column) const {
+        const int64 slot = (int64)k * WARP;
+        if (base >= 0)
+            narrow[slot] = column < 0 ? (uint16)0xffff : (uint16)(column - base);
+        else
+            wide[slot] = column;
+    }
+};
+
 // The columns of a bin, padding included, of blocks without holes, BATCH of them at a time. A thread has a row, and reads the
 // columns of the first row of its block row: neighbours share them.
 template <class P, class I, int B>
-struct BinColumns {
+struct BinColumns : RowColumns<I> {
     static constexpr int BATCH = 8;
 
     const I* columns;
     int length, bin_length;  // of the row, of the bin
-    I base;
-    uint16* narrow;
-    I* wide;
     I col[BATCH];
 
-    __device__ BinColumns(int64 bin, const P* ptr, const I* indices, int64 n_rows, const Columns<I>& to) {
+    __device__ BinColumns(int64 bin, const P* ptr, const I* indices, int64 n_rows, const Columns<I>& to)
+        : RowColumns<I>(to, bin, lane_id(), B) {
         const int64 row = bin * WARP + lane_id(), first_row = row - row % B;
         length = row < n_rows ? (int)((ptr[row + 1] - ptr[row]) / B) : 0;
         columns = row < n_rows ? indices + ptr[first_row] : indices;
-        const int64 first = to.bin_rowptr[bin] / B;
-        bin_length = (int)((to.bin_rowptr[bin + 1] / B - first) / WARP);
-        base = to.col_base[bin];
-        const int64 of_narrow = to.narrow_ptr[bin] - to.narrow_ptr[0], start = base >= 0 ? of_narrow : first - of_narrow;
-        if (lane_id() == 0) to.col_ptr[bin] = start;
-        narrow = to.narrow + start + lane_id();
-        wide = to.wide + start + lane_id();
+        bin_length = (int)((to.bin_rowptr[bin + 1] - to.bin_rowptr[bin]) / (WARP * B));
     }
     __device__ void load(int begin) {
 #pragma unroll
@@ -130,15 +145,8 @@ struct BinColumns {
 #pragma unroll
         for (int u = 0; u < BATCH; ++u) {
             if (begin + u >= bin_length) break;
-            put(begin + u, col[u]);
+            this->put(begin + u, col[u]);
         }
-    }
-    __device__ void put(int k, I column) const {
-        const int64 slot = (int64)k * WARP;
-        if (base >= 0)
-            narrow[slot] = column < 0 ? (uint16)0xffff : (uint16)(column - base);
-        else
-            wide[slot] = column;
     }
 };
 
@@ -191,9 +199,8 @@ __global__ void bbcsr_columns(const P* ptr, const I* indices, int64 n_rows, int6
 // requires  a thread for every row of the last bin, also for rows past the end of the matrix
 // races     none: a thread owns its row's slots
 template <class P, class I, class A, class M, int B>
-__global__ void bbcsr_fill_holes(const P* ptr, const I* indices, const A* values, int64 n_rows, int64 n_bins,
-                                 const int64* bin_rowptr, const int64* narrow_ptr, const I* col_base, int64* col_ptr,
-                                 A* data, uint16* col_narrow, I* col_wide, M* present) {
+__global__ void bbcsr_fill_holes(const P* ptr, const I* indices, const A* values, int64 n_rows, int64 n_bins, Columns<I> to,
+                                 A* data, M* present) {
     constexpr int GROUP = BlockRow<P, I, B>::GROUP;
     const int64 thread = blockIdx.x * (int64)blockDim.x + threadIdx.x;
     const int within = (int)(thread % GROUP);
@@ -201,23 +208,15 @@ __global__ void bbcsr_fill_holes(const P* ptr, const I* indices, const A* values
     const int64 bin = rows.row / WARP;
     const bool owner = within < B && bin < n_bins;
     const int lane = (int)(rows.row % WARP);
-    const int64 first_slot = owner ? bin_rowptr[bin] : 0;
-    const int n_blocks = owner ? (int)((bin_rowptr[bin + 1] - first_slot) / (WARP * B)) : 0;
-    const I base = owner ? col_base[bin] : I(0);
-    const int64 narrow = owner ? narrow_ptr[bin] - narrow_ptr[0] : 0;
-    const int64 start = base >= 0 ? narrow : first_slot / B - narrow;
-    if (owner && lane == 0) col_ptr[bin] = start;
+    const int64 first_slot = owner ? to.bin_rowptr[bin] : 0;
+    const int n_blocks = owner ? (int)((to.bin_rowptr[bin + 1] - first_slot) / (WARP * B)) : 0;
+    const RowColumns<I> columns(to, owner ? bin : 0, owner ? lane : WARP, B);
     data += first_slot + lane;
-    col_narrow += start + lane;
-    col_wide += start + lane;
     present += first_slot / B + lane;
 
     int block = 0;
     auto put = [&](I block_col, int64 first, int count) {
-        if (base >= 0)
-            col_narrow[(int64)block * WARP] = block_col < 0 ? (uint16)0xffff : (uint16)(block_col - base);
-        else
-            col_wide[(int64)block * WARP] = block_col;
+        columns.put(block, block_col);
         uint32 bits = 0;
 #pragma unroll
         for (int j = 0; j < B; ++j) {

@@ -132,35 +132,19 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     )
     if not n_bins:
         return tables
+    columns = struct(bin_rowptr, narrow_ptr, col_base, col_ptr, col_narrow, col_wide)
+    arrays = csr.indptr, csr.indices, csr.data, np.int64(n_rows), np.int64(n_bins), columns, tables.data
     if has_holes:
-        FILL_HOLES(pointer, index, value, block_size)(
-            blocks(-(-n_bins * WARP // block_size) * group(block_size), BLOCK),
-            (BLOCK,),
-            (csr.indptr, csr.indices, csr.data, np.int64(n_rows), np.int64(n_bins), bin_rowptr, np.uint64(narrow_ptr), col_base,
-             tables.col_ptr, tables.data, tables.col_narrow, tables.col_wide, tables.present),
-        )  # fmt: skip
-    else:
-        _fill_blocks(csr, tables, narrow_ptr)
-    return tables
-
-
-def _fill_blocks(csr: CSR, t: BBCSRTables, narrow_ptr: int) -> None:
-    """Columns and values of blocks without holes."""
-    n_rows, n_bins, how = np.int64(csr.shape[0]), t.col_base.size, (csr.indptr.dtype, csr.indices.dtype)
-    columns = struct(t.bin_rowptr, narrow_ptr, t.col_base, t.col_ptr, t.col_narrow, t.col_wide)
-    if t.block_size == 1:
-        word = WORDS[t.data.itemsize]
+        grid = blocks(-(-n_bins * WARP // block_size) * group(block_size), BLOCK)
+        FILL_HOLES(pointer, index, value, block_size)(grid, (BLOCK,), (*arrays, present))
+    elif block_size == 1:
+        word = WORDS[value.itemsize]
         threads = WARP * warps_of_tiles(word)
-        FILL(*how, word)(
-            blocks(n_bins * WARP, threads),
-            (threads,),
-            (csr.indptr, csr.indices, csr.data, n_rows, np.int64(n_bins), columns, t.data),
-        )
+        FILL(pointer, index, word)(blocks(n_bins * WARP, threads), (threads,), arrays)
     else:
-        _fill_values(t, csr.indptr, csr.data, t.data)
-        COLUMNS(*how, t.block_size)(
-            blocks(n_bins * WARP, BLOCK), (BLOCK,), (csr.indptr, csr.indices, n_rows, np.int64(n_bins), columns)
-        )
+        _fill_values(tables, csr.indptr, csr.data, tables.data)
+        COLUMNS(pointer, index, block_size)(blocks(n_bins * WARP, BLOCK), (BLOCK,), (*arrays[:2], *arrays[3:6]))
+    return tables
 
 
 def _measured(csr: CSR, block_size: int) -> Measured:
