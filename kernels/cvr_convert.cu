@@ -422,23 +422,20 @@ __global__ void cvr_rows(const int64* ptr, int64 n_rows, const int64* chunk_ptr,
 }
 
 // cvr_spans: of the row that begins before a chunk and ends in or after it, the first chunk and the one after its last;
-// -1 and -1 where there is none, and after the last chunk. cut_ptr are such rows' chunks without their first
+// -1 and -1 where there is none, and after the last chunk
 //
 // mapping   one thread a chunk, which looks its row up
 // traffic   8 bytes written a chunk
 // races     none
-__global__ void cvr_spans(const int64* cut_ptr, int64 n_cut, int64 n_chunks, int* span) {
+struct CutRow {
+    int64 first, end;  // its chunks without the first one
+    __device__ operator int64() const { return first; }
+};
+__global__ void cvr_spans(const CutRow* cuts, int64 n_cut, int64 n_chunks, int* span) {
     const int64 chunk = blockIdx.x * (int64)blockDim.x + threadIdx.x;
     if (chunk > n_chunks) return;
-    int64 low = 0, high = n_cut;  // rows before `high`, and no others, begin in or before the chunk
-    while (low < high) {
-        const int64 middle = (low + high) / 2;
-        if (cut_ptr[2 * middle] <= chunk)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    const bool is_cut = low && chunk < cut_ptr[2 * low - 1];
-    span[2 * chunk] = is_cut ? (int)cut_ptr[2 * low - 2] - 1 : -1;
-    span[2 * chunk + 1] = is_cut ? (int)cut_ptr[2 * low - 1] : -1;
+    const int64 n = lower_bound(cuts, n_cut, chunk + 1);  // that begin in or before the chunk
+    const bool is_cut = n && chunk < cuts[n - 1].end;
+    span[2 * chunk] = is_cut ? (int)cuts[n - 1].first - 1 : -1;
+    span[2 * chunk + 1] = is_cut ? (int)cuts[n - 1].end : -1;
 }

@@ -14,33 +14,10 @@ struct MatrixCuts {
     Y* part;          // (2 n_chunks, k) a chunk's part of the row that begins before it, and of the one that goes on after it
 };
 
-template <class Y>
-struct Bytes {
-    typedef char Type;
-};
-template <class Y>
-struct Bytes<const Y> {
-    typedef const char Type;
-};
-
 // row `number` of X or Y: its address takes one multiplication where numbers have at most 32 bits
 template <class Y, class C>
 __device__ Y* row_at(Y* first, C number, uint32 pitch) {
-    typedef typename Bytes<Y>::Type Byte;
-    Byte* const from = reinterpret_cast<Byte*>(first);
-    if constexpr (sizeof(C) > 4) return reinterpret_cast<Y*>(from + number * pitch);
-    return reinterpret_cast<Y*>(from + (uint64)(uint32)number * pitch);
-}
-
-// Of steps, one each thread, where `mask` are the lanes with a record: how many records the warp's have up to the thread's.
-__device__ inline int records_up_to(uint32 mask) {
-    int upto = __popc(mask);
-#pragma unroll
-    for (int apart = 1; apart < WARP; apart *= 2) {
-        const int other = __shfl_up_sync(FULL, upto, apart);
-        if (lane_id() >= apart) upto += other;
-    }
-    return upto;
+    return (Y*)((char*)first + (sizeof(C) > 4 ? number * pitch : (uint64)(uint32)number * pitch));
 }
 
 // A lane's entries of its next U steps, L apart, of which `left` are there; the others stay as they were. LONG: steps
@@ -108,7 +85,7 @@ struct Records<I, G, false> {
         const uint32 mask = left > 0 ? stream(mask_of) : 0;
         mask_of += WARP * G;
         left -= WARP * G;
-        const int upto = records_up_to(mask), warp = threadIdx.x / WARP;
+        const int upto = sum_up_to(__popc(mask)), warp = threadIdx.x / WARP;
         __syncthreads();  // the steps before are done with
         shared.step[warp][lane_id()] = {mask, upto - __popc(mask)};
         if (lane_id() == WARP - 1) shared.total[warp] = upto;
@@ -178,7 +155,7 @@ struct Records<I, G, true> {
         left -= WARP;
     }
     __device__ void load() {
-        const int upto = records_up_to(mask);
+        const int upto = sum_up_to(__popc(mask));
         const I* const of_step = wb + (upto - __popc(mask));
         wb += __shfl_sync(FULL, upto, WARP - 1);
         next_any = 0;

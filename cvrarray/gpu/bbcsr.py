@@ -23,7 +23,6 @@ from .properties import processors
 from .words import WORDS
 
 THREADS_OF_RUNS = 256  # that share a bin of long rows
-TILE_WIDTH = 16  # entries of a row that a conversion reads at a time, in blocks of 1: 16 or 32
 #: Rows with more entries are long: where they decide how many are in flight, and where runs of whole rows are read as such.
 LONG, LONG_RUN = 16, 40
 #: Threads of a block whose multiprocessor has as many neighbouring bins as possible: they mostly need the same sectors of x.
@@ -64,12 +63,6 @@ def group(block_size: int) -> int:
     return 1 << (block_size - 1).bit_length()
 
 
-def tiles_in_a_block(value: np.dtype, index: np.dtype, width: int) -> int:
-    """Warps a block of ``bbcsr_fill``, each with a tile of values and columns in the 48 KB of shared memory."""
-    size = WARP * (width + 1) * (np.dtype(value).itemsize + np.dtype(index).itemsize)
-    return next(n for n in (4, 2, 1) if n * size <= 48 << 10)
-
-
 SIZES = (1, 2, 3, 6, 7, 32)  # of blocks, that are compiled without a GPU
 COUNTED = [(*dtypes, size) for dtypes in (("int32", "int32"), ("int64", "int64")) for size in SIZES if size > 1]
 
@@ -78,21 +71,10 @@ BINS = Kernel("bbcsr_convert", "bbcsr_bins", [("int32",), ("int64",)])
 FILL = Kernel(
     "bbcsr_convert",
     "bbcsr_fill",
-    [
-        ("int32", "int32", "bool"),
-        ("int32", "int32", "float16"),
-        ("int32", "int32", "complex128"),
-        ("int64", "int64", "complex128"),
-    ],
-    lambda pointer, index, value: (pointer, index, value, tiles_in_a_block(value, index, TILE_WIDTH), TILE_WIDTH),
+    [("int32", "int32", word) for word in WORDS.values()] + [("int64", "int64", "uint64")],
+    lambda pointer, index, word: (pointer, index, word, warps_of_tiles(word)),
 )
 COLUMNS = Kernel("bbcsr_convert", "bbcsr_columns", COUNTED)
-FILL_RUNS = Kernel(
-    "bbcsr_convert",
-    "bbcsr_fill_runs",
-    [("int32", "int32", word, 3) for word in WORDS.values()] + [("int64", "int64", "uint64", 6)],
-    lambda pointer, index, word, size: (pointer, index, word, size, THREADS_OF_RUNS, numbers_of_runs(word)),
-)
 FILL_HOLES = Kernel(
     "bbcsr_convert",
     "bbcsr_fill_holes",
@@ -160,36 +142,19 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     )
     if not n_bins:
         return tables
-    if block_size > 1 and not has_holes:
-        _fill_blocks(csr, tables, narrow_ptr)
+    columns = struct(bin_rowptr, narrow_ptr, col_base, col_ptr, col_narrow, col_wide)
+    arrays = csr.indptr, csr.indices, csr.data, np.int64(n_rows), np.int64(n_bins), columns, tables.data
+    if has_holes:
+        grid = blocks(-(-n_bins * WARP // block_size) * group(block_size), BLOCK)
+        FILL_HOLES(pointer, index, value, block_size)(grid, (BLOCK,), (*arrays, present))
+    elif block_size == 1:
+        word = WORDS[value.itemsize]
+        threads = WARP * warps_of_tiles(word)
+        FILL(pointer, index, word)(blocks(n_bins * WARP, threads), (threads,), arrays)
     else:
-        inputs = (
-            csr.indptr, csr.indices, csr.data, np.int64(n_rows), np.int64(n_bins), bin_rowptr, np.uint64(narrow_ptr), col_base,
-            tables.col_ptr, tables.data, tables.col_narrow, tables.col_wide,
-        )  # fmt: skip
-        if has_holes:
-            FILL_HOLES(pointer, index, value, block_size)(
-                blocks(-(-n_bins * WARP // block_size) * group(block_size), BLOCK), (BLOCK,), (*inputs, tables.present)
-            )
-        else:
-            warps = tiles_in_a_block(value, index, TILE_WIDTH)
-            FILL(pointer, index, value)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), inputs)
+        _fill_values(tables, csr.indptr, csr.data, tables.data)
+        COLUMNS(pointer, index, block_size)(blocks(n_bins * WARP, BLOCK), (BLOCK,), (*arrays[:2], *arrays[3:6]))
     return tables
-
-
-def _fill_blocks(csr: CSR, t: BBCSRTables, narrow_ptr: int) -> None:
-    """Columns and values of blocks of 2 or more without holes."""
-    n_rows, n_bins, how = np.int64(csr.shape[0]), t.col_base.size, (csr.indptr.dtype, csr.indices.dtype)
-    columns = struct(t.bin_rowptr, narrow_ptr, t.col_base, t.col_ptr, t.col_narrow, t.col_wide)
-    if has_long_rows(t.data, n_bins):
-        FILL_RUNS(*how, WORDS[t.data.itemsize], t.block_size)(
-            (n_bins,), (THREADS_OF_RUNS,), (csr.indptr, csr.indices, csr.data, n_rows, columns, t.data)
-        )
-    else:
-        _fill_values(t, csr.indptr, csr.data, t.data)
-        COLUMNS(*how, t.block_size)(
-            blocks(n_bins * WARP, BLOCK), (BLOCK,), (csr.indptr, csr.indices, n_rows, np.int64(n_bins), columns)
-        )
 
 
 def _measured(csr: CSR, block_size: int) -> Measured:

@@ -3,7 +3,7 @@
 A new basis vector is made orthogonal to the others by two passes of classical Gram-Schmidt (L. Giraud et al., "Rounding
 error analysis of the classical Gram-Schmidt orthogonalization process", Numer. Math. 101, 2005); the second is left out
 where it would remove rounding errors alone.
-A vector is a product and four kernels, of a basis of more than MOST vectors six. While the host solves the small
+A vector is a product and four kernels, of a basis of more than MOST vectors more. While the host solves the small
 problems of a batch, the device makes the next one. So it makes up to two batches more than are needed, which nobody
 looks at.
 """
@@ -39,13 +39,11 @@ PROJECT = Kernel(
     "gmres_project",
     [(dtype, most, removes) for (dtype,) in VECTORS for most in MOST[dtype[0]] for removes in (False, True)],
 )
-SUMS = Kernel("gmres", "gmres_sums", VECTORS)
 REMOVE = Kernel("gmres", "gmres_remove", [(dtype, last) for (dtype,) in VECTORS for last in (False, True)])
 NEXT = Kernel("gmres", "gmres_next", VECTORS)
 ADD = Kernel("gmres", "gmres_add", VECTORS)
 
-#: Vectors of a batch, and of the basis that a block of gmres_sums has.
-BATCH = AT_ONCE = 4
+BATCH = 4  #: vectors
 
 
 class Basis:
@@ -56,10 +54,8 @@ class Basis:
         self._most, columns = len(basis) - 1, basis.shape[2]
         self._layout = layout = Layout.of(system.n, columns)
         (blocks, tiles), most = layout.grid, self._most
-        groups = -(-most // AT_ONCE)
-        n_sums = max(2 * AT_ONCE * groups, 2 * max(MOST["f"]) + 2)  # of a block and column
-        sums = cupy.empty(n_sums * tiles * blocks * layout.columns)
-        self._partials = struct(sums, cupy.zeros(groups * tiles, np.uint32))
+        sums = cupy.empty((2 * max(MOST["f"]) + 2) * tiles * blocks * layout.columns)
+        self._partials = struct(sums, cupy.zeros(tiles, np.uint32))
         self._hessenberg = cupy.zeros((most, most + 1, columns), np.complex128)
         self._h = cupy.zeros((most, columns), np.complex128)
         self._again = cupy.zeros(columns, np.int64)
@@ -108,32 +104,31 @@ class Basis:
         if most is None:
             self._orthogonalise_by_halves(w, H, count)
         else:
-            self._orthogonalise(w, H, count, most)
+            self._project(w, H, count, most, removes=False, first=True)
+            self._project(w, H, count, most, removes=True, first=False)
+            layout.launch(REMOVE(dtype, True), (self._partials, np.int64(count), basis, self._h, w, H, self._again))
         layout.launch(NEXT(dtype), (H[count], w, basis[count]))
 
-    def _orthogonalise(self, w: cupy.ndarray, H: cupy.ndarray, count: int, most: int) -> None:
-        """Remove the first `count` vectors from w, by kernels for up to `most`."""
-        dtype, layout = self._system.dtype, self._layout
-        blocks, tiles = layout.grid
-        grid = min(blocks, BLOCKS_A_PROCESSOR[most] * processors()), tiles
-        for removes in (False, True):
-            PROJECT(dtype, most, removes)(
-                grid,
-                (THREADS,),
-                (layout.shape, self._partials, np.int64(count), self._basis, w, self._h, H, self._again),
-            )
-        layout.launch(REMOVE(dtype, True), (self._partials, np.int64(count), self._basis, self._h, w, H, self._again))
-
     def _orthogonalise_by_halves(self, w: cupy.ndarray, H: cupy.ndarray, count: int) -> None:
-        """The same for any `count`."""
-        dtype, layout, n_vectors = self._system.dtype, self._layout, np.int64(count)
+        """Remove the first `count` vectors from w, any number."""
+        dtype, layout, most = self._system.dtype, self._layout, MOST[self._system.dtype.kind][-1]
         for number in range(2):
-            SUMS(dtype)(
-                (*layout.grid, -(-count // AT_ONCE)),
-                (THREADS,),
-                (layout.shape, self._partials, n_vectors, self._basis, w, self._h, H, np.bool_(number == 0)),
-            )
-            layout.launch(REMOVE(dtype, number == 1), (self._partials, n_vectors, self._basis, self._h, w, H, NULL))
+            for begin in range(0, count, most):
+                self._project(w, H, min(most, count - begin), most, removes=False, first=number == 0, begin=begin)
+            layout.launch(REMOVE(dtype, number == 1), (self._partials, np.int64(count), self._basis, self._h, w, H, NULL))
+
+    def _project(
+        self, w: cupy.ndarray, H: cupy.ndarray, count: int, most: int, *, removes: bool, first: bool, begin: int = 0
+    ) -> None:
+        """What w has of `count` vectors from `begin` on, by a kernel for up to `most`."""
+        blocks, tiles = self._layout.grid
+        grid = min(blocks, BLOCKS_A_PROCESSOR[most] * processors()), tiles
+        basis, h, H = (array[begin:] for array in (self._basis, self._h, H))
+        PROJECT(self._system.dtype, most, removes)(
+            grid,
+            (THREADS,),
+            (self._layout.shape, self._partials, np.int64(count), basis, w, h, H, self._again, np.bool_(first)),
+        )
 
     def add(self, y: np.ndarray, x: cupy.ndarray) -> None:
         """``x += V @ y`` for y (size, columns), but where that is no number."""
