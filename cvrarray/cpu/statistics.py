@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -52,17 +51,15 @@ class Windows:
         height: int = 0,
         most: int | None = None,
     ):
-        index = indices.dtype
-        self._kernels = _windows_kernels(indptr.dtype, index)
         self._rows = (np.zeros(1, np.int64), max(indptr.size - 1, 0)) if first is None else (first, height)
         self._matrix, self._n_cols, found = (indptr, indices), n_cols, np.zeros(2, np.int64)
         if indptr.size:
-            self._kernels.narrow(*self._matrix, *self._rows, found)
+            _call(_count_narrow, *self._matrix, *self._rows, found)
         of_rows, narrow = found.tolist()
         self._bands = _ALL_COLUMNS if most is None or of_rows <= OFTEN * most else _bands(n_cols, most / of_rows)
         counts = np.zeros(1 + len(sizes), np.int64)
         if of_rows:
-            self._kernels.single_rows(*self._matrix, *self._rows, *self._bands, np.array(sizes, np.int64), counts)
+            _call(_count_single_rows, *self._matrix, *self._rows, *self._bands, np.array(sizes, np.int64), counts)
         self.nnz, *of_sizes = counts.tolist()
         self.single_rows = dict(zip(sizes, of_sizes, strict=True))
         self.is_part = self.nnz < of_rows  # of the nonzeros of these rows
@@ -70,7 +67,7 @@ class Windows:
         x = np.zeros(2, np.int64)
         if of_rows:
             seen_in = np.zeros(SECTORS, np.int32), np.zeros(SECTORS // LINE, np.int32)
-            self._kernels.of_x(*self._matrix, *self._rows, *self._bands, *seen_in, x)
+            _call(_count_of_x, *self._matrix, *self._rows, *self._bands, *seen_in, x)
         self.sectors, self.lines = x.tolist()
 
     def in_groups(self, sizes: Sequence[int]) -> dict[int, tuple[int, int]]:
@@ -79,7 +76,7 @@ class Windows:
         for size in sizes:
             counts, n_block_cols = np.zeros(2, np.int64), -(-self._n_cols // size)
             seen_in = np.zeros(min(n_block_cols, MOST_COUNTERS), np.int32)
-            self._kernels.groups(*self._matrix, *self._rows, *self._bands, size, WARP, seen_in, counts)
+            _call(_count_groups, *self._matrix, *self._rows, *self._bands, size, WARP, seen_in, counts)
             found[size] = counts.item(0), counts.item(1)
         return found
 
@@ -93,7 +90,7 @@ def survey(
     those `most` nonzeros. There is at least one row.
     """
     first = np.arange(n_counted) * (n_windows - 1) // max(n_counted - 1, 1) * WINDOW if n_counted < n_windows else None
-    lengths = _windows_kernels(csr.indptr.dtype, csr.indices.dtype).row_lengths(csr.indptr, WARP)
+    lengths = _call(row_lengths, csr.indptr, WARP)
     return lengths, Windows(csr.indptr, csr.indices, csr.shape[1], sizes, first, WINDOW, most)
 
 
@@ -110,28 +107,9 @@ def _bands(n_cols: int, share: float) -> tuple[np.ndarray, int]:
     return np.arange(BANDS) * (n_cols - width) // (BANDS - 1) // WINDOW * WINDOW, width
 
 
-class _Kernels(NamedTuple):
-    """The kernels of :func:`survey`, compiled for the dtypes of a matrix."""
-
-    row_lengths: Callable
-    narrow: Callable
-    single_rows: Callable
-    of_x: Callable
-    groups: Callable
-
-
-@cache
-def _windows_kernels(indptr: np.dtype, index: np.dtype) -> _Kernels:
-    """One look-up takes less time than Numba's choice of a version at each call."""
-    ptr, number, offset = np.empty(0, indptr), np.empty(0, index), np.empty(0, np.int64)
-    windows = ptr, number, offset, 0
-    return _Kernels(
-        row_lengths=compiled(row_lengths, ptr, 0),
-        narrow=compiled(_count_narrow, *windows, offset),
-        single_rows=compiled(_count_single_rows, *windows, offset, 0, offset, offset),
-        of_x=compiled(_count_of_x, *windows, offset, 0, np.empty(0, np.int32), np.empty(0, np.int32), offset),
-        groups=compiled(_count_groups, *windows, offset, 0, 0, 0, np.empty(0, np.int32), offset),
-    )
+def _call(kernel: Callable, *args: Any) -> Any:
+    """A look-up by dtypes takes less time than Numba's choice of a version at each call."""
+    return compiled(kernel, *args)(*args)
 
 
 @kernel
