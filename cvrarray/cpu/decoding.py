@@ -124,13 +124,6 @@ def _copy_bins(low, high, t, rows):
     size = t.block_size
     for i in range(low, high):
         at = t.bin_rowptr[i]
-        if i + 1 < high:  # rows are read one after the other: the processor would not foresee their lines
-            n_values = t.bin_rowptr[i + 2] - t.bin_rowptr[i + 1]
-            _prefetch(t.data, t.bin_rowptr[i + 1], n_values)
-            if t.col_base[i + 1] >= 0:
-                _prefetch(t.col_narrow, t.col_ptr[i + 1], n_values // size)
-            else:
-                _prefetch(t.col_wide, t.col_ptr[i + 1], n_values // size)
         for row in range(max(i * WARP, rows.first), min((i + 1) * WARP, rows.last)):
             r = row - i * WARP
             begin, end = rows.ptr[row - rows.first], rows.ptr[row - rows.first + 1]
@@ -141,12 +134,6 @@ def _copy_bins(low, high, t, rows):
                 _copy_row(to, columns, t.col_base[i], values, marks, len(t.present) > 0, size)
             else:
                 _copy_row(to, simd.pointer(t.col_wide, t.col_ptr[i] + r), 0, values, marks, len(t.present) > 0, size)
-
-
-@inlined
-def _prefetch(table, at, n):
-    for k in range(0, n, WARP):
-        simd.prefetch(table, at + k, simd.INTO_L1)
 
 
 @inlined
