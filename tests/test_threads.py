@@ -48,13 +48,6 @@ def test_the_first_that_is_set_counts(monkeypatch):
     assert cvrarray.get_num_threads() == 4
 
 
-def test_a_limit_within_a_context(monkeypatch):
-    with threads.limited(3):
-        assert cvrarray.get_num_threads() == 3
-    monkeypatch.setenv("CVRARRAY_NUM_THREADS", "5")
-    assert cvrarray.get_num_threads() == 5
-
-
 @pytest.mark.parametrize(
     ("n", "error", "message"),
     [

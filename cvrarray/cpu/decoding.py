@@ -10,8 +10,7 @@ Tables may be a part of an array's, as ``FormatArray._part`` makes them; rows ou
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,71 +36,54 @@ class Rows(NamedTuple):
     data: np.ndarray  # (nnz,) unsigned integers of the values' size, or complex128
 
 
-class Kernels(NamedTuple):
-    """The kernels of one format, compiled for the dtypes of a matrix."""
-
-    count: Callable  # first and last tile, tables, rows
-    place: Callable  # tables, rows: counts become offsets
-    copy: Callable  # first and last tile, tables, rows
-
-
 def from_bbcsr(tables: BBCSRTables, first: int, last: int) -> CSR:
     """Canonical CSR of the rows [first, last) in the tables of bins, which begin at row 0."""
     t = tables._replace(
         data=memory.bits(tables.data), present=np.empty(0, np.uint8) if tables.present is None else tables.present
     )
-    return _decoded(tables, t, first, last, _bbcsr_kernels(t.col_wide.dtype, t.data.dtype, t.present.dtype), t.bin_rowptr, 1)
+    rows = _no_rows(first, last, t.col_wide.dtype, len(t.col_base))
+    _run(_count_bins, t.bin_rowptr, t._replace(data=_NO_VALUES), rows)
+    return _filled(_copy_bins, t.bin_rowptr, t, rows, tables.data.dtype)
 
 
 def from_cvr(tables: CVRTables, first: int, last: int) -> CSR:
     """Canonical CSR of the rows [first, last) in the tables of chunks."""
     t = tables._replace(val=memory.bits(tables.val))
-    return _decoded(tables, t, first, last, _cvr_kernels(t.rec_wb.dtype, t.val.dtype), t.step_ptr, t.n_lanes)
+    rows, without = _no_rows(first, last, t.col_wide.dtype, len(t.col_base)), t._replace(val=_NO_VALUES)
+    _run(_count_chunks, t.step_ptr, without, rows, t.n_lanes)
+    _version(_place_carried, without, rows)(0, len(t.carry_row), without, rows)
+    return _filled(_copy_chunks, t.step_ptr, t, rows, tables.val.dtype, t.n_lanes)
 
 
-def _decoded(tables, t, first: int, last: int, kernels: Kernels, work: np.ndarray, unit: int) -> CSR:
-    values = tables.val if isinstance(tables, CVRTables) else tables.data
-    index = t.col_wide.dtype
-    ptr = np.zeros(last - first + 1, np.int64)
-    rows = Rows(first, last, ptr, np.zeros(len(work) - 1, np.int64), np.empty(0, index), memory.bits(values[:0]))
-    threads.run(kernels.count, work, t, rows, unit=unit, least=threads.QUICK)
-    nnz = kernels.place(t, rows)
-    data = memory.empty(nnz, values.dtype)
-    rows = rows._replace(indices=memory.empty(nnz, index), data=memory.bits(data))
-    threads.run(kernels.copy, work, t, rows, unit=unit, least=threads.QUICK)
-    return CSR(offsets(ptr, index), rows.indices, data, (last - first, t.shape[1]))
+#: Where values do not matter: so one compiled version serves all dtypes.
+_NO_VALUES = np.empty(0, np.uint8)
 
 
-@cache
-def _bbcsr_kernels(index: np.dtype, bits: np.dtype, mask: np.dtype) -> Kernels:
-    number, offset, values = np.empty(0, index), np.empty(0, np.int64), np.empty(0, bits)
-    t = BBCSRTables((0, 0), 0, 0, offset, values, number, offset, np.empty(0, np.uint16), number, np.empty(0, mask))
-    without_values = np.empty(0, np.uint8)  # one compiled version for all dtypes
-    rows = Rows(0, 0, offset, offset, number, values)
-    count = compiled(_count_bins, 0, 0, t._replace(data=without_values), rows._replace(data=without_values))
-    return Kernels(
-        lambda low, high, t, rows: count(low, high, t._replace(data=without_values), rows._replace(data=without_values)),
-        lambda t, rows: memory.accumulate(rows.ptr),
-        compiled(_copy_bins, 0, 0, t, rows),
-    )
+def _no_rows(first: int, last: int, index: np.dtype, n_tiles: int) -> Rows:
+    """Rows whose entries are to be counted."""
+    return Rows(first, last, np.zeros(last - first + 1, np.int64), np.zeros(n_tiles, np.int64), np.empty(0, index), _NO_VALUES)
 
 
-@cache
-def _cvr_kernels(index: np.dtype, bits: np.dtype) -> Kernels:
-    number, offset, values, numbers = np.empty(0, index), np.empty(0, np.int64), np.empty(0, bits), np.empty((0, 0), index)
-    t = CVRTables(
-        (0, 0), 0, 0, offset, values, number, offset, np.empty(0, np.uint16), number, np.empty(0, np.uint32), offset,
-        number, numbers, number, number, np.empty((0, 0), np.int64), number
-    )  # fmt: skip
-    without_values = np.empty(0, np.uint8)
-    rows = Rows(0, 0, offset, offset, number, values)
-    short_t, short_rows = t._replace(val=without_values), rows._replace(data=without_values)
-    count, place = compiled(_count_chunks, 0, 0, short_t, short_rows), compiled(_place_carried, number, short_rows)
-    return Kernels(
-        lambda low, high, t, rows: count(low, high, t._replace(val=without_values), rows._replace(data=without_values)),
-        lambda t, rows: place(t.carry_row, rows._replace(data=without_values)) or memory.accumulate(rows.ptr),
-        compiled(_copy_chunks, 0, 0, t, rows),
-    )
+def _filled(copy: Callable, work: np.ndarray, t: Any, rows: Rows, dtype: np.dtype, unit: int = 1) -> CSR:
+    """The CSR of rows whose entries have been counted."""
+    nnz = memory.accumulate(rows.ptr)
+    data = memory.empty(nnz, dtype)
+    rows = rows._replace(indices=memory.empty(nnz, rows.indices.dtype), data=memory.bits(data))
+    _run(copy, work, t, rows, unit)
+    return CSR(offsets(rows.ptr, rows.indices.dtype), rows.indices, data, (rows.last - rows.first, t.shape[1]))
+
+
+def _run(kernel: Callable, work: np.ndarray, t: Any, rows: Rows, unit: int = 1) -> None:
+    threads.run(_version(kernel, t, rows), work, t, rows, unit=unit, least=threads.QUICK)
+
+
+def _version(kernel: Callable, t: Any, rows: Rows) -> Callable:
+    """``compiled(kernel, 0, 0, t, rows)``, which would look at the two dozen arrays each time."""
+    key = kernel, rows.indices.dtype, rows.data.dtype, getattr(t, "present", rows.ptr).dtype
+    return _versions.get(key) or _versions.setdefault(key, compiled(kernel, 0, 0, t, rows))
+
+
+_versions: dict[Any, Callable] = {}
 
 
 # -------------------------------------------------------------------------------------------------------------- BBCSR
@@ -142,13 +124,6 @@ def _copy_bins(low, high, t, rows):
     size = t.block_size
     for i in range(low, high):
         at = t.bin_rowptr[i]
-        if i + 1 < high:  # rows are read one after the other: the processor would not foresee their lines
-            n_values = t.bin_rowptr[i + 2] - t.bin_rowptr[i + 1]
-            _prefetch(t.data, t.bin_rowptr[i + 1], n_values)
-            if t.col_base[i + 1] >= 0:
-                _prefetch(t.col_narrow, t.col_ptr[i + 1], n_values // size)
-            else:
-                _prefetch(t.col_wide, t.col_ptr[i + 1], n_values // size)
         for row in range(max(i * WARP, rows.first), min((i + 1) * WARP, rows.last)):
             r = row - i * WARP
             begin, end = rows.ptr[row - rows.first], rows.ptr[row - rows.first + 1]
@@ -159,12 +134,6 @@ def _copy_bins(low, high, t, rows):
                 _copy_row(to, columns, t.col_base[i], values, marks, len(t.present) > 0, size)
             else:
                 _copy_row(to, simd.pointer(t.col_wide, t.col_ptr[i] + r), 0, values, marks, len(t.present) > 0, size)
-
-
-@inlined
-def _prefetch(table, at, n):
-    for k in range(0, n, WARP):
-        simd.prefetch(table, at + k, simd.INTO_L1)
 
 
 @inlined
@@ -215,11 +184,11 @@ def _count_chunks(low, high, t, rows):
 
 
 @kernel
-def _place_carried(carry_row, rows):
+def _place_carried(low, high, t, rows):
     """Add the carried entries to their rows' counts; rows.carried[k] is then the row's entries before chunk k."""
-    for k in range(len(carry_row)):
-        if rows.first <= carry_row[k] < rows.last:
-            at = carry_row[k] - rows.first + 1
+    for k in range(low, high):
+        if rows.first <= t.carry_row[k] < rows.last:
+            at = t.carry_row[k] - rows.first + 1
             length = rows.carried[k]
             rows.carried[k] = rows.ptr[at]
             rows.ptr[at] += length

@@ -250,12 +250,12 @@ class _MeteredFile(io.FileIO):
         self._update, self._size = update, os.fstat(self.fileno()).st_size
 
     def readinto(self, buffer: Any) -> int | None:
-        return self._told(super().readinto(buffer))
+        n_bytes = super().readinto(buffer)
+        self._update(self.tell(), self._size)
+        return n_bytes
 
-    def write(self, buffer: Any) -> int | None:  # type: ignore[override]  # a raw file's may write a part
-        return self._told(super().write(buffer))
-
-    def _told(self, n_bytes: int | None) -> int | None:
+    def write(self, buffer: Any) -> int:
+        n_bytes = super().write(buffer)
         self._update(self.tell(), self._size)
         return n_bytes
 

@@ -436,7 +436,7 @@ def _from_sparse(matrix: Any, wants: Wants | None, target: devices.Device | None
         limits.require_rows(shape, int(getattr(data, "nbytes", 0)))
     try:
         if format == "lil":
-            return _from_lil(matrix)
+            return _from_lil(matrix.rows, data, shape, check_dtype(matrix.dtype))
         if format == "dok":
             return _from_dok(indices[0], data, shape, check_dtype(matrix.dtype))
         build, of_gpu = _BUILD[format]
@@ -491,17 +491,17 @@ def _root(obj: Any) -> str:
     return name.partition(".")[0]
 
 
-def _from_lil(matrix: Any) -> CSR:
-    if check_dtype(matrix.dtype) == np.float16:  # SciPy lets one in, but converts none
-        csr = _from_lil(matrix.astype(np.float32))
-        return csr._replace(data=csr.data.astype(np.float16))
-    shape = check_shape(matrix.shape)
-    validation.check_lists(matrix.rows, matrix.data, shape)
+def _from_lil(rows: Any, values: Any, shape: tuple[int, int], dtype: np.dtype) -> CSR:
+    """Canonical CSR of a LIL's lists of columns and of values, one for each row."""
     try:
-        csr = matrix.tocsr()
+        lengths, others = (np.fromiter(map(len, lists), _INT64) for lists in (rows, values))
+        if lengths.shape != others.shape or (lengths != others).any():
+            raise ValueError(f"rows and data of a LIL must have lists of one length; got lengths {lengths} and {others}")
+        columns = np.fromiter(map(operator.index, itertools.chain.from_iterable(rows)), _INT64)
+        data = np.fromiter(itertools.chain.from_iterable(values), dtype)
     except (OverflowError, TypeError) as error:
-        raise ValueError(f"lists of a LIL must hold columns of at most 64 bits, and numbers; {error}") from None
-    return from_parts(csr.indptr, csr.indices, csr.data, shape)
+        raise ValueError(f"a LIL must hold lists of columns of at most 64 bits, and of numbers; {error}") from None
+    return from_parts(np.append(0, lengths.cumsum()), columns, data, shape)
 
 
 def _from_dok(keys: Collection[Any], values: Iterable[Any], shape: tuple[int, int], dtype: np.dtype) -> CSR:
