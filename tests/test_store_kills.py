@@ -23,7 +23,6 @@ import cvrarray
 from cvrarray import Stored, to_store
 from cvrarray.core import atomic
 from cvrarray.store import spool
-from cvrarray.store.writer import Writer
 
 pytestmark = needs_fork
 
@@ -56,29 +55,12 @@ def write_dask(path, **how):
         to_store(dask_source(NEW, (100, 40)), path, device="cpu", format="cvr", **how)
 
 
-def append(path, **how):
-    """All that is not there yet, in three panels."""
-    with Writer(path, NEW.shape[1], format="cvr", device="cpu", **how) as writer:
-        for first, last in ((0, 96), (96, 192), (192, 256)):
-            if writer.n_rows < last:
-                writer.append(NEW[first:last])
-
-
-def append_to_complete(path, **how):
-    append(path, **(how or {"resume": True}))
-
-
 def overwriting(write):
     return lambda path, **how: write(path, **(how or {"overwrite": True}))
 
 
 def old_store(path):
     to_store(OLD, path, **HOW)
-
-
-def old_panel(path):
-    with Writer(path, NEW.shape[1], format="cvr", device="cpu") as writer:
-        writer.append(NEW[:96])
 
 
 class Kind(NamedTuple):
@@ -93,8 +75,6 @@ KINDS = {
     "pieces without a name": Kind(write_unnamed_pieces),
     "file": Kind(write_file),
     "dask": Kind(write_dask),
-    "append": Kind(append),
-    "append to a complete store": Kind(append_to_complete, old_panel, NEW[:96]),
     "overwrite": Kind(overwriting(write_matrix), old_store, OLD),
     "overwrite with pieces": Kind(overwriting(write_pieces), old_store, OLD),
 }

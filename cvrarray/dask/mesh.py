@@ -8,7 +8,7 @@ every other rank raises :class:`RankLost` at once, and never waits for a message
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from concurrent.futures import Future
 from typing import Any
 
@@ -121,12 +121,7 @@ class Mesh:
 
     def exchange(self, messages: dict[int, Any], sources: Iterable[int]) -> dict[int, Any]:
         """Send messages to some ranks, and receive from others."""
-        return self.begin_exchange(messages, sources)()
-
-    def begin_exchange(self, messages: dict[int, Any], sources: Iterable[int]) -> Callable[[], dict[int, Any]]:
-        """Begin an :meth:`exchange`; the function that is returned waits for what is received."""
-        coroutine = self._exchange(messages, list(sources))
-        return asyncio.run_coroutine_threadsafe(coroutine, self.worker.loop.asyncio_loop).result
+        return self._run(self._exchange(messages, list(sources)))
 
     def watch(self) -> None:
         """Begin to read the next messages of the others in the background: see :meth:`check`."""

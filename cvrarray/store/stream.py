@@ -552,22 +552,15 @@ def manifest(path: str, incomplete: bool) -> tuple[layout.Root, list[layout.Pane
             "to_store(..., resume=True), or open the rows so far with incomplete=True"
         )
     panels: list[layout.Panel] = []
-    while root.format is not None and (root.n_panels is None or len(panels) < root.n_panels):
-        k = len(panels)
+    for k in range(len(root.rows) - 1 if root.format is not None else 0):
         try:
-            panel = layout.read_manifest(path, k, root)
+            panels.append(layout.read_manifest(path, k, root))
         except FileNotFoundError:
             if root.complete:
                 raise
             break
-        first = panels[-1].rows[1] if panels else 0
-        if panel.rows[0] != first:
-            raise ValueError(f"panel {k} of {path} must begin with row {first}; its manifest says {panel.rows[0]}")
-        panels.append(panel)
     if not panels:
         raise ValueError(f"{path} must have a panel to be opened; it has none yet")
-    if root.complete and panels[-1].rows[1] != root.n_rows:
-        raise ValueError(f"the panels of {path} must have {root.n_rows} rows; they end at {panels[-1].rows[1]}")
     return root, panels
 
 
