@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import errno
 import gzip
-import importlib
 import json
 import math
 import os
 import pickle
-import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -18,7 +15,6 @@ import numpy as np
 import pytest
 import zoo
 from checks import assert_product, assert_same_bits, assert_same_csr, get, put, rarely
-from forked import Child, needs_fork
 from scipy.io import mmwrite
 from scipy.sparse import csr_array, random_array
 
@@ -352,6 +348,7 @@ def test_all_products(dtype, path, device):
         (stored @ on(X), dense @ X),
         (on(y) @ stored, y @ dense),
         (stored.rmatvec(on(y)), dense.conj().T @ y),
+        *([(stored.T @ on(y), dense.T @ y), (stored.T @ on(dense), dense.T @ dense)] if dtype is not bool else ()),
         (stored.matmat(on(X), out=on(np.ones((500, 3), dtype))), dense @ X),
     ):
         assert found.dtype == expected.dtype
@@ -544,11 +541,10 @@ def test_wrong_length(change, path, damaged):
 
 
 def test_missing_data_and_missing_manifest(path, damaged):
-    os.rename(layout.data_file(path, 3), f"{path}.away")
-    damaged(FileNotFoundError, "panel 3 of .* is missing")
-    os.rename(f"{path}.away", layout.data_file(path, 3))
-    os.unlink(layout.manifest_file(path, 3))
-    damaged(FileNotFoundError, "panel 3 of .* is missing")
+    for name in (layout.data_file, layout.manifest_file):
+        os.rename(name(path, 3), f"{path}.away")
+        damaged(FileNotFoundError, "panel 3 of .* is missing")
+        os.rename(f"{path}.away", name(path, 3))
 
 
 def test_panel_of_another_store(path, damaged, tmp_path):
@@ -623,73 +619,6 @@ def test_a_store_that_is_overwritten_while_it_is_open(path):
         to_store(other, path, chunks="20 kB", format="cvr", values="plain", device="cpu", overwrite=True)
         with pytest.raises(ValueError, match="Another store has been written there since this one was opened: open it anew"):
             stored @ np.ones(300)
-
-
-SOURCES = {
-    "matrix": lambda csr: (csr, {}),
-    "pieces": lambda csr: (pieces_of(csr, 7), {"shape": csr.shape}),
-    "dask": lambda csr: (dask_source(csr, (50, 300)), {}),
-}
-
-
-def write_and_die(kind, path, stop, where, told):
-    """For a process of its own: it is killed after `stop` panels. It tells of each in the file `told`, and of the end."""
-    write = layout.write_panel
-    done = 0
-
-    def tell(line):
-        with open(told, "a") as file:
-            file.write(f"{line}\n")
-
-    def write_panel(*args):
-        nonlocal done
-        if done == stop:
-            if where == "before":
-                os.kill(os.getpid(), signal.SIGKILL)
-            layout.write_json = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-        panel = write(*args)
-        done += 1
-        tell(args[2])
-        return panel
-
-    layout.write_panel = write_panel
-    if kind == "dask":
-        importlib.import_module("dask").config.set(scheduler="synchronous")
-    source, more = SOURCES[kind](matrix())
-    to_store(source, path, chunks="20 kB", device="cpu", format="cvr", resume=True, **more)
-    tell("complete")
-
-
-@needs_fork
-@pytest.mark.parametrize("where", ["before", *rarely("before the manifest")])
-@pytest.mark.parametrize("kind", ["matrix", *rarely("pieces", "dask")])
-def test_killed_writer(kind, where, path, tmp_path):
-    """Killed again and again; what was acknowledged stays as it was, and in the end the matrix is right."""
-    if kind == "dask":
-        pytest.importorskip("dask.array")
-        pytest.importorskip("sparse")
-    acknowledged: dict[int, tuple[int, int]] = {}
-    for stop in (0, 1, 2, 1000):
-        told = tmp_path / f"told-{stop}"
-        told.touch()
-        status, said = Child(lambda: write_and_die(kind, path, stop, where, told)).wait()  # noqa: B023
-        *done, end = [*told.read_text().split(), ""] if stop < 1000 else told.read_text().split()
-        for k in acknowledged:  # neither lost nor written again
-            found = os.stat(layout.data_file(path, k))
-            assert (found.st_ino, found.st_mtime_ns) == acknowledged[k]
-        assert not acknowledged.keys() & set(map(int, done))
-        for k in map(int, done):
-            found = os.stat(layout.data_file(path, k))
-            acknowledged[k] = found.st_ino, found.st_mtime_ns
-        if stop == 1000:
-            assert (status, end) == (0, "complete"), said
-            break
-        assert status == -signal.SIGKILL, said
-        if os.path.exists(path):
-            with pytest.raises(ValueError, match="must be complete; it is still being written"):
-                Stored(path, device="cpu")
-    assert len(acknowledged) > 5
-    assert_same_csr(whole(Stored(path, device="cpu")), matrix())
 
 
 def test_going_on_with_another_source_is_refused(path):
@@ -802,29 +731,6 @@ def test_full_disk_with_entries_in_any_order(path, disk, monkeypatch):
     disk(10**9)
     to_store(pieces_of(matrix(), 7), path, resume=True, **how)
     assert_same_csr(whole(Stored(path, device="cpu")), matrix())
-
-
-def test_really_full_disk(tmp_path):
-    """A file system of a megabyte, where the system lets us mount one."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", disk], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("this user may not mount a file system")
-    try:
-        csr, path = matrix((20_000, 300)), str(disk / "m.zarr")
-        with pytest.raises(OSError, match="panel") as caught:
-            to_store(csr, path, chunks="100 kB", device="cpu")
-        assert caught.value.errno == errno.ENOSPC
-        partial = Stored(path, device="cpu", incomplete=True)
-        partial.check()
-        assert 0 < partial.shape[0] < 20_000
-        np.testing.assert_allclose(partial @ np.ones(300), (csr @ np.ones(300))[: partial.shape[0]])
-        subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
-        to_store(csr, path, chunks="100 kB", device="cpu", resume=True)
-        assert_same_csr(whole(Stored(path, device="cpu")), csr)
-    finally:
-        subprocess.run(["umount", disk], check=True)
 
 
 # ------------------------------------------------------------------------------------------------ panels

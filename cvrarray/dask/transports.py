@@ -47,6 +47,8 @@ class HostTransport(NullTransport):
     """Copies through host memory and the workers' connections: for CPUs, and for GPUs that NCCL cannot join."""
 
     name = "host"
+    sends: Any
+    receives: Any
 
     def __init__(self, mesh: Mesh):
         self.mesh = mesh
@@ -57,6 +59,7 @@ class HostTransport(NullTransport):
 
     def exchange(self) -> None:
         """See :class:`NullTransport`."""
+        # copies: between threads a message is the array itself
         messages = {peer: [_host_copy(window) for window in windows] for peer, windows in self.sends.items()}
         for peer, arrays in self.mesh.exchange(messages, self.receives).items():
             for window, array in zip(self.receives[peer], arrays, strict=True):
@@ -71,13 +74,14 @@ class HostTransport(NullTransport):
         return self.mesh.gather(value)
 
 
-class NcclTransport(NullTransport):
+class NcclTransport(HostTransport):
     """NCCL, on the current stream; the host does not wait."""
 
     name = "nccl"
 
     def __init__(self, mesh: Mesh):
-        self.mesh, self.nccl = mesh, nccl()
+        super().__init__(mesh)
+        self.nccl = nccl()
         (name, *_) = mesh.gather(self.nccl.get_unique_id() if mesh.rank == 0 else None)
         self.comm = self.nccl.NcclCommunicator(len(mesh.addresses), name, mesh.rank)
 
@@ -101,10 +105,6 @@ class NcclTransport(NullTransport):
         begin, size = _address(scalars), scalars.itemsize
         own = begin + self.mesh.rank * size  # NCCL's condition for gathering in place
         self.comm.allGather(own, begin, size, self.nccl.NCCL_INT8, _stream())
-
-    def gather_objects(self, value: Any) -> list[Any]:
-        """See :class:`NullTransport`."""
-        return self.mesh.gather(value)
 
     def check(self) -> None:
         """See :class:`NullTransport`."""
