@@ -429,7 +429,8 @@ class Stored:
             missing = [k for k in range(self.n_panels) if k not in self._resident]
             with closing(self._stream(missing)) as arriving:
                 for k, panel in enumerate(self._manifest):
-                    yield *panel.rows, self._resident[k] if k in self._resident else next(arriving)
+                    first, last = panel.rows
+                    yield first, last, self._resident[k] if k in self._resident else next(arriving)
                     update(k + 1)
                 next(arriving, None)  # the last one has been used
             if len(self._resident) == self.n_panels:
