@@ -361,6 +361,7 @@ class BBCSRArray(FormatArray):
         packed = packs(t.col_ptr, t.col_base, slots, t.col_narrow.size, t.col_wide.size)
         yield "2: col_ptr packs narrow and wide bins without gaps", packed
         yield "2: present has an entry a block and row", t.present is None or t.present.size == t.data.size // size
+        yield "2: present has no bit at or above block_size", t.present is None or in_range(t.present, 0, 1 << size)
 
         yield from are_converted(t, self._module(devices.CPU))
 

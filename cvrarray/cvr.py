@@ -394,8 +394,10 @@ class CVRArray(FormatArray):
         yield "3: rec_mask has one bit a record", np.array_equal(counts, np.diff(t.rec_ptr))
         yield "3: rec_wb names rows and entries of tail", in_range(t.rec_wb, -n_lanes, t.shape[0])
         yield "3: tail holds rows, or -1", in_range(t.tail, -1, t.shape[0])
+        yield "4: carry_row has an entry a chunk", t.carry_row.size == n_chunks
         # else a shape could ask for any memory
         yield "5: every row has an owner", t.shape[0] <= n_records + t.tail.size + t.empty_row.size
+        yield "of nnz: it counts the entries of all records", self._module(devices.CPU)._entry_ptr(t)[-1] == t.nnz
         yield from are_converted(t, self._module(devices.CPU))
 
     @classmethod

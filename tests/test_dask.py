@@ -274,10 +274,6 @@ def test_stack_says_what_to_do(cls, device):
 
 FRESH = [  # each is the first thing that a new process does with Dask
     "d = da.ones(4, chunks=2); y = A @ d",
-    pytest.param("d = da.ones(4, chunks=2); y = d @ A", marks=pytest.mark.slow),
-    pytest.param("d = da.eye(4, chunks=2); y = d * A", marks=pytest.mark.slow),
-    pytest.param("d = da.from_array(A, chunks=(2, 4)); y = d @ np.ones(4)", marks=pytest.mark.slow),
-    pytest.param("d = da.eye(4, chunks=2); y = np.multiply(d, A)", marks=pytest.mark.slow),
     "y = cvrarray.to_dask(A, chunks=2) @ np.ones(4)",
 ]
 

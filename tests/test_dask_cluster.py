@@ -6,7 +6,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -221,34 +220,16 @@ def _die_once(chunk, marker, block_id=None):
     return chunk
 
 
-@pytest.mark.parametrize("source", [pytest.param("memory", marks=pytest.mark.slow), "store"])
-def test_worker_killed_in_mid_product(source, client, tmp_path):
+def test_worker_killed_in_mid_product(client, tmp_path):
     csr, x = matrix(), np.random.default_rng(0).standard_normal(300)
-    if source == "memory":
-        d = cvrarray.to_dask(csr, chunks=128, format="cvr", device="cpu")
-    else:
-        cvrarray.to_store(csr, tmp_path / "m.zarr", chunks="10 kB", format="cvr", device="cpu")
-        d = cvrarray.open_store(tmp_path / "m.zarr", device="cpu")
+    cvrarray.to_store(csr, tmp_path / "m.zarr", chunks="10 kB", format="cvr", device="cpu")
+    d = cvrarray.open_store(tmp_path / "m.zarr", device="cpu")
     assert d.numblocks[0] > 4
     marker = str(tmp_path / "died")
     y = d.map_blocks(_die_once, marker, dtype=d.dtype, meta=d._meta) @ x
     found = client.compute(y).result(timeout=120)
     assert os.path.exists(marker)
     np.testing.assert_array_equal(found, (d @ x).compute(scheduler="synchronous"))
-    client.wait_for_workers(2, timeout=60)
-
-
-@pytest.mark.slow
-def test_worker_killed_while_it_holds_a_persisted_panel(client, tmp_path):
-    cvrarray.to_store(matrix(), tmp_path / "m.zarr", chunks="10 kB", format="cvr", device="cpu")
-    d = cvrarray.open_store(tmp_path / "m.zarr", device="cpu").persist()
-    wait(d, timeout=60)
-    x = np.random.default_rng(0).standard_normal(300)
-    expected = (d @ x).compute()
-    holder = next(iter(client.who_has(client.futures_of(d)).values()))[0]
-    killed = client.submit(os.getpid, workers=[holder], pure=False).result(timeout=60)
-    os.kill(killed, 9)
-    np.testing.assert_array_equal(client.compute(d @ x).result(timeout=120), expected)
     client.wait_for_workers(2, timeout=60)
 
 
@@ -321,11 +302,3 @@ def test_dask_cuda_spills_our_arrays(monkeypatch, device):
         assert is_device.is_device_object(array) == (device != "cpu")
         objects = memory.dispatch(array)
         assert sum(o.nbytes for o in objects) == (A.nbytes if device != "cpu" else 0)
-
-
-def test_time_is_not_wasted(cluster):
-    """A cluster of this size answers at once: what hangs shows here, not as a timeout of all tests."""
-    with Client(cluster) as client:
-        begin = time.monotonic()
-        assert client.submit(lambda: 1).result(timeout=30) == 1
-        assert time.monotonic() - begin < 30

@@ -224,13 +224,6 @@ def store_pieces(path, **how):
     cvrarray.to_store(pieces, path, shape=NEW.shape, name="entries", chunks="4 kB", format="cvr", device="cpu", **how)
 
 
-def append(path, **how):
-    with writer.Writer(path, NEW.shape[1], format="cvr", device="cpu", **how) as open_writer:
-        for first, last in ((0, 32), (32, 64)):
-            if open_writer.n_rows < last:
-                open_writer.append(NEW[first:last])
-
-
 def held(path):
     """The matrix at `path`; None where nothing is, or what is not complete."""
     if os.path.isfile(path):
@@ -256,7 +249,6 @@ def same(found, csr) -> bool:
         (store_matrix, {"overwrite": True}, {"overwrite": True}),
         (store_pieces, {}, {"resume": True}),
         (store_pieces, {"overwrite": True}, {"overwrite": True}),
-        (append, {}, {"resume": True}),
     ],
     ids=lambda part: part.__name__ if callable(part) else str(part),
 )

@@ -23,7 +23,6 @@ import cvrarray
 from cvrarray import Stored, to_store
 from cvrarray.core import atomic
 from cvrarray.store import spool
-from cvrarray.store.writer import Writer
 
 pytestmark = needs_fork
 
@@ -56,29 +55,12 @@ def write_dask(path, **how):
         to_store(dask_source(NEW, (100, 40)), path, device="cpu", format="cvr", **how)
 
 
-def append(path, **how):
-    """All that is not there yet, in three panels."""
-    with Writer(path, NEW.shape[1], format="cvr", device="cpu", **how) as writer:
-        for first, last in ((0, 96), (96, 192), (192, 256)):
-            if writer.n_rows < last:
-                writer.append(NEW[first:last])
-
-
-def append_to_complete(path, **how):
-    append(path, **(how or {"resume": True}))
-
-
 def overwriting(write):
     return lambda path, **how: write(path, **(how or {"overwrite": True}))
 
 
 def old_store(path):
     to_store(OLD, path, **HOW)
-
-
-def old_panel(path):
-    with Writer(path, NEW.shape[1], format="cvr", device="cpu") as writer:
-        writer.append(NEW[:96])
 
 
 class Kind(NamedTuple):
@@ -93,8 +75,6 @@ KINDS = {
     "pieces without a name": Kind(write_unnamed_pieces),
     "file": Kind(write_file),
     "dask": Kind(write_dask),
-    "append": Kind(append),
-    "append to a complete store": Kind(append_to_complete, old_panel, NEW[:96]),
     "overwrite": Kind(overwriting(write_matrix), old_store, OLD),
     "overwrite with pieces": Kind(overwriting(write_pieces), old_store, OLD),
 }
@@ -119,6 +99,11 @@ def assert_nothing_left(folder):
     """Nothing lies beside the store, and nothing unfinished in it."""
     assert os.listdir(folder) == ["m.zarr"]
     assert not [path for path in folder.rglob("*") if atomic.TEMPORARY.fullmatch(path.name)]
+
+
+def acknowledged(path):
+    """The panels that are there, and which files they are: they are neither lost nor written again."""
+    return {file.name: os.stat(file.with_suffix(".tables")).st_ino for file in path.glob("0*.json")}
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -148,6 +133,7 @@ def test_killed_anywhere(name, tmp_path):
         for how in ("resume", "overwrite"):
             shutil.rmtree(again, ignore_errors=True)
             shutil.copytree(folder, again)
+            there = {} if kind.before is not None or how == "overwrite" else acknowledged(again / "m.zarr")
             try:
                 kind.write(str(again / "m.zarr"), **{how: True})
             # the kill came before the first change to the store, and it is of another matrix
@@ -160,6 +146,7 @@ def test_killed_anywhere(name, tmp_path):
             stored = Stored(again / "m.zarr", device="cpu")
             stored.check()
             assert_same_csr(whole(stored), NEW)
+            assert there.items() <= acknowledged(again / "m.zarr").items()
             assert_nothing_left(again)
     assert max(untouched, default=-1) < min(point for point in changed if point not in untouched)
     if ALL:

@@ -90,31 +90,12 @@ def test_two_processes(write, how, tmp_path):
     assert refused or ROUNDS < 100
 
 
-@needs_fork
-def test_two_appenders(tmp_path):
-    """All rows of everyone who says that they are there, in the order of the panels, and no others."""
-
-    def append(csr, path):
-        with Writer(path, 40, format="cvr", device="cpu", resume=True) as writer:
-            for first in range(0, 96, 32):
-                writer.append(csr[first : first + 32])
-
-    append(ONE, str(tmp_path / "warm"))
-    for k in range(ROUNDS):
-        path = str(tmp_path / str(k) / "m.zarr")
-        ends = at_once(lambda: append(ONE, path), lambda: append(TWO, path))  # noqa: B023
-        done = [csr[:96].toarray() for csr, end in zip((ONE, TWO), ends, strict=True) if end == "ok"]
-        found = whole(Stored(path, device="cpu")).toarray()
-        assert done
-        assert any(np.array_equal(found, np.concatenate(order)) for order in (done, done[::-1]))
-
-
 def test_a_second_writer_is_refused_until_the_first_is_done(path):
-    first = Writer(path, 40, device="cpu")
-    first.append(ONE)
+    first = Writer(path, 40, [0, 256], device="cpu")
+    first.write(0, ONE)
     message = f"is being written by another writer in this process. A store has one writer at a time.*{path}"
     for write in (
-        lambda: Writer(path, 40, resume=True),
+        lambda: Writer(path, 40, [0, 256], resume=True),
         lambda: write_matrix(ONE, path, overwrite=True),
         lambda: write_pieces(ONE, path, resume=True),
     ):
@@ -127,14 +108,14 @@ def test_a_second_writer_is_refused_until_the_first_is_done(path):
 
 
 def test_every_way_out_lets_others_write(path):
-    with pytest.raises(ZeroDivisionError), Writer(path, 40, device="cpu") as writer:
-        writer.append(ONE)
+    with pytest.raises(ZeroDivisionError), Writer(path, 40, [0, 256], device="cpu") as writer:
+        writer.write(0, ONE)
         1 / 0  # noqa: B018
     with pytest.raises(ValueError, match="same columns"):
-        Writer(path, 41, resume=True)
+        Writer(path, 41, [0, 256], resume=True)
     with pytest.raises(TypeError, match="row must hold integers"):
         to_store([([0.5], [0], np.ones(1))], path, shape=(4, 3), overwrite=True)
-    Writer(path, 40, device="cpu", overwrite=True).release()
+    Writer(path, 40, [0, 256], device="cpu", overwrite=True).release()
     assert os.listdir(os.path.dirname(path)) == ["m.zarr"]
 
 
@@ -156,16 +137,16 @@ def test_a_dead_writers_lock_does_not_block(path):
     """What names the dead one in the file is not taken for a writer; a living one is named."""
 
     def die():
-        Writer(path, 40, device="cpu").append(ONE[:32])
+        Writer(path, 40, [0, 32, 256], device="cpu").write(0, ONE[:32])
         os._exit(0)
 
     Child(die).wait()
     assert os.path.exists(beside(path, "lock"))
     with WriterLock(path):
-        status, text = Child(lambda: Writer(path, 40, device="cpu", resume=True)).wait()
+        status, text = Child(lambda: Writer(path, 40, [0, 32, 256], device="cpu", resume=True)).wait()
         assert status == 1 and f"is being written by process {os.getpid()}. A store has one writer" in text
-    with Writer(path, 40, device="cpu", resume=True) as writer:
-        writer.append(ONE[32:])
+    with Writer(path, 40, [0, 32, 256], device="cpu", resume=True) as writer:
+        writer.write(1, ONE[32:])
     assert_same_csr(whole(Stored(path, device="cpu")), ONE)
     assert not os.path.exists(beside(path, "lock"))
 
@@ -182,7 +163,7 @@ def test_a_link_to_a_store_has_its_lock(path, tmp_path):
 
 def test_a_task_of_a_dead_writer_does_not_write_to_the_next_store(path):
     """A worker of Dask may outlive who sent it: its copy of the writer knows the store that it writes."""
-    writer = Writer(path, 40, rows=[0, 128, 256], device="cpu")
+    writer = Writer(path, 40, [0, 128, 256], device="cpu")
     copy = pickle.loads(pickle.dumps(writer))
     copy.write(0, ONE[:128])  # on the writer's behalf
     assert writer.missing() == [0, 1]  # not decided by this writer yet

@@ -36,7 +36,7 @@ def write(path: Path, gigabytes: float, panel_bytes: int, device: str, per_row: 
     n_panels = max(1, round(gigabytes * 1e9 / panel_bytes))
     n_cols, xp = rows * n_panels, target.xp
     first = [rows * k for k in range(n_panels + 1)]
-    writer = Writer(path, n_cols, format="cvr", device=device, rows=first, source=f"random, {per_row} a row", resume=True)
+    writer = Writer(path, n_cols, first, format="cvr", device=device, source=f"random, {per_row} a row", resume=True)
     if writer.complete:
         return
     begin = time.perf_counter()

@@ -267,21 +267,6 @@ def to_csr(tables: BBCSRTables, first: int, last: int) -> CSR:
     return decoding.from_bbcsr(tables, first, last)
 
 
-def to_coo(tables: BBCSRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Row, column and value of every stored entry, bin by bin; padding and holes are dropped, explicit zeros stay."""
-    t = tables._replace(present=np.empty(0, np.uint8) if tables.present is None else tables.present)
-    index = t.col_base.dtype
-    entry_ptr = np.zeros(len(t.bin_rowptr), np.int64)
-    counted = t._replace(data=NO_VALUES), entry_ptr  # one compiled version for all dtypes
-    threads.run(compiled(_count_entries, 0, 0, *counted), t.bin_rowptr, *counted)
-    np.cumsum(entry_ptr, out=entry_ptr)
-    nnz = entry_ptr[-1]  # t.nnz, but for tables that are a part of an array's
-    row, col, val = np.empty(nnz, index), np.empty(nnz, index), np.empty(nnz, tables.data.dtype)
-    args = t._replace(data=memory.bits(tables.data)), entry_ptr, row, col, memory.bits(val)
-    threads.run(compiled(_entries, 0, 0, *args), t.bin_rowptr, *args)
-    return row, col, val
-
-
 def fill(tables: BBCSRTables, starts: np.ndarray, data: np.ndarray, values: np.ndarray) -> None:
     """Write the value table `values` of the structure `tables`, whose values `data` are in the order of a canonical
     CSR.
@@ -975,45 +960,3 @@ def _add_bin(values, block_size, phase, n_steps, col, padding, like, y):
                         total += simd.load_number(values, at + r, like)
                     to[j] += total
             row, after = after, min(after + block_size, WARP)
-
-
-@helper
-def _block_column(t, i, slot):
-    """Block column of a bin's slot, -1 for padding."""
-    if t.col_base[i] < 0:
-        return np.int64(t.col_wide[t.col_ptr[i] + slot])
-    block = np.int64(t.col_narrow[t.col_ptr[i] + slot])
-    return t.col_base[i] + block if block != NARROW_PADDING else -1
-
-
-@kernel
-def _count_entries(first, last, t, entry_ptr):
-    for i in range(first, last):
-        start = t.bin_rowptr[i] // t.block_size
-        total = 0
-        for slot in range(t.bin_rowptr[i + 1] // t.block_size - start):
-            if _block_column(t, i, slot) >= 0:
-                if len(t.present) == 0:
-                    total += t.block_size
-                else:
-                    for j in range(t.block_size):
-                        total += t.present[start + slot] >> j & 1
-        entry_ptr[i + 1] = total
-
-
-@kernel
-def _entries(first, last, t, entry_ptr, out_row, out_col, out_val):
-    for i in range(first, last):
-        start = t.bin_rowptr[i] // t.block_size
-        out = entry_ptr[i]
-        for slot in range(t.bin_rowptr[i + 1] // t.block_size - start):
-            block = _block_column(t, i, slot)
-            if block < 0:
-                continue
-            for j in range(t.block_size):
-                if len(t.present) == 0 or t.present[start + slot] >> j & 1:
-                    b, r = divmod(slot, WARP)
-                    out_row[out] = i * WARP + r
-                    out_col[out] = block * t.block_size + j
-                    out_val[out] = t.data[t.bin_rowptr[i] + (b * t.block_size + j) * WARP + r]
-                    out += 1

@@ -302,16 +302,6 @@ def _by_parts(t: CVRTables, scatter: Callable, args: tuple[Any, ...], dtype: np.
     return parts.transposed(scatter, of, t.step_ptr, t.n_lanes, args, n_cols, dtype)
 
 
-def to_coo(tables: CVRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Row, column and value of every stored entry, chunk by chunk; pads are dropped."""
-    t = tables._replace(val=memory.bits(tables.val))
-    index, entry_ptr = t.rec_wb.dtype, _entry_ptr(t)
-    nnz = entry_ptr[-1]  # t.nnz, but for tables that are a part of an array's
-    row, col, val = np.empty(nnz, index), np.empty(nnz, index), np.empty(nnz, tables.val.dtype)
-    threads.run(_entries, t.step_ptr, t, entry_ptr, row, col, memory.bits(val), unit=t.n_lanes)
-    return row, col, val
-
-
 def _entry_ptr(t: CVRTables) -> np.ndarray:
     """(n_chunks + 1,) int64: offsets by the entries of chunks."""
     entry_ptr = np.zeros(len(t.step_ptr), np.int64)
@@ -1038,28 +1028,3 @@ def _count_entries(first, last, n_lanes, step_ptr, rec_mask, entry_ptr):
             for lane in range(n_lanes):
                 total += done >> np.uint32(lane) & np.uint32(1)
         entry_ptr[k + 1] = total
-
-
-@kernel
-def _entries(first, last, t, entry_ptr, out_row, out_col, out_val):
-    """A record ends a segment that began after the lane's record before: its slots belong to the record's row."""
-    n_lanes = t.n_lanes
-    begin = simd.scratch(t.step_ptr, simd.SINGLE)
-    for k in range(first, last):
-        for lane in range(n_lanes):
-            begin[lane] = t.step_ptr[k]
-        record = t.rec_ptr[k]
-        out = entry_ptr[k]
-        for step in range(t.step_ptr[k], t.step_ptr[k + 1]):
-            for lane in range(n_lanes):
-                if not t.rec_mask[step] >> np.uint32(lane) & np.uint32(1):
-                    continue
-                wb = t.rec_wb[record]
-                record += 1
-                for s in range(begin[lane], step + 1):
-                    at = t.col_ptr[k] + (s - t.step_ptr[k]) * n_lanes + lane
-                    out_row[out] = wb if wb >= 0 else t.tail[k, ~wb]
-                    out_col[out] = t.col_base[k] + t.col_narrow[at] if t.col_base[k] >= 0 else t.col_wide[at]
-                    out_val[out] = t.val[s * n_lanes + lane]
-                    out += 1
-                begin[lane] = step + 1

@@ -4,7 +4,8 @@ Each takes two passes over the tables: the first counts every row's entries, the
 belong. A bin or chunk is done by one thread, and writes the entries of its own rows. The sum of a row that chunks of
 CVR cut is the exception: such a chunk counts its part apart, and the parts are placed one after the other.
 
-Tables may be a part of an array's, as ``FormatArray._part`` makes them; rows outside [first, last) are left out.
+Tables may be a part of an array's, as ``FormatArray._part`` makes them; rows outside [first, last) are left out. They may
+be forged: whatever they hold that the formats' pages check before, nothing is read or written outside of arrays.
 """
 
 from __future__ import annotations
@@ -228,10 +229,10 @@ def _copy_chunk(k, t, columns, base, rows):
             begin[lane] = step + 1
             wb = t.rec_wb[record]
             record += 1
-            if wb < 0:
+            if wb < 0 and n_kept < simd.BATCH:
                 _keep(n_kept, ~wb, slot, length, entries, slots, lengths)
                 n_kept += 1
-            elif rows.first <= wb < rows.last:
+            elif rows.first <= wb < rows.last and wb >= 0:
                 at = rows.ptr[wb - rows.first] + (rows.carried[k] if wb == t.carry_row[k] else 0)
                 _copy_segment(t, k, columns, base, slot, length, at, rows)
     i = 0
@@ -263,8 +264,11 @@ def _keep(i, entry, slot, length, entries, slots, lengths):
 
 @inlined
 def _copy_segment(t, k, columns, base, slot, length, at, rows):
-    """Copy so many entries of a lane, from a slot of the chunk on, to the place `at`, if that is one; the next place."""
-    if at < 0:
+    """Copy so many entries of a lane, from a slot of the chunk on, to the place `at`, if that is one; the next place.
+
+    Tables that no conversion made may count fewer entries than there are: nothing is written behind the arrays.
+    """
+    if at < 0 or at + length > len(rows.indices):
         return at
     n_lanes = t.n_lanes
     values, col = simd.pointer(t.val, t.step_ptr[k] * n_lanes + slot), simd.pointer(columns, slot)

@@ -8,7 +8,8 @@ every other rank raises :class:`RankLost` at once, and never waits for a message
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections import defaultdict
+from collections.abc import Coroutine, Iterable
 from concurrent.futures import Future
 from typing import Any
 
@@ -24,32 +25,28 @@ class Meeting:
     """Connections that other ranks have opened to this worker for one solve. Used only on the worker's event loop."""
 
     def __init__(self) -> None:
-        self.comms: dict[int, Any] = {}
-        self.changed = asyncio.Condition()
+        self.comms: defaultdict[int, asyncio.Future[Any]] = defaultdict(asyncio.get_running_loop().create_future)
         self.over = asyncio.Event()
 
     async def arrive(self, rank: int, comm: Any) -> None:
         """Keep a connection until the solve is over."""
-        async with self.changed:
-            self.comms[rank] = comm
-            self.changed.notify_all()
+        self.comms[rank].set_result(comm)
         await self.over.wait()
 
     async def wait_for(self, rank: int) -> Any:
         """The connection of a rank, as soon as it exists."""
-        async with self.changed:
-            await self.changed.wait_for(lambda: rank in self.comms or self.over.is_set())
         if self.over.is_set():
             raise RankLost("the solve was given up")
-        return self.comms[rank]
+        return await asyncio.shield(self.comms[rank])  # a rank that waits no longer must not cancel it
 
-    async def end(self) -> None:
+    def end(self) -> None:
         """Close everything; a task that still waits gets an error."""
         self.over.set()
-        async with self.changed:
-            self.changed.notify_all()
         for comm in self.comms.values():
-            comm.abort()
+            if comm.done():
+                comm.result().abort()
+            else:
+                comm.set_exception(RankLost("the solve was given up"))
 
 
 # by the worker's address (a process may have several) and the solve's token
@@ -84,7 +81,7 @@ async def forget(token: str, dask_worker: Any) -> None:
     """On each worker's event loop, after a solve or to abandon it."""
     meeting = _meetings.pop((dask_worker.address, token), None)
     if meeting is not None:
-        await meeting.end()
+        meeting.end()
 
 
 class Mesh:
@@ -121,12 +118,8 @@ class Mesh:
 
     def exchange(self, messages: dict[int, Any], sources: Iterable[int]) -> dict[int, Any]:
         """Send messages to some ranks, and receive from others."""
-        return self.begin_exchange(messages, sources)()
-
-    def begin_exchange(self, messages: dict[int, Any], sources: Iterable[int]) -> Callable[[], dict[int, Any]]:
-        """Begin an :meth:`exchange`; the function that is returned waits for what is received."""
-        coroutine = self._exchange(messages, list(sources))
-        return asyncio.run_coroutine_threadsafe(coroutine, self.worker.loop.asyncio_loop).result
+        found: dict[int, Any] = self._run(self._exchange(messages, list(sources)))
+        return found
 
     def watch(self) -> None:
         """Begin to read the next messages of the others in the background: see :meth:`check`."""

@@ -3,8 +3,7 @@
 Every rank keeps one vector ``p`` of full length, so that the columns of its panels keep their numbers. The rank owns
 the elements of its own rows. Of the others it needs those at the columns of its nonzeros. They arrive before each
 product in *windows*: contiguous pieces, short gaps included, that go from the owner's vector to the receiver's without
-packing. A grid needs thin windows; a matrix with scattered columns needs everything. Rows that need nothing from others
-are multiplied while windows are on their way.
+packing. A grid needs thin windows; a matrix with scattered columns needs everything.
 """
 
 from __future__ import annotations
@@ -22,10 +21,8 @@ from . import vectors
 from .transports import Connection, NullTransport
 
 WINDOWS = 256  #: a gap of more than 1 / WINDOWS of the vector is not sent; this bounds the number of windows
-MOST_TWICE = 0.25  #: of a panel's rows are computed twice, so that the others need not wait for other ranks
 #: Of the precision: a residual that is updated to this part of b says nothing more about the true one.
 FLOOR = 1 / 16
-Product = tuple[SparseArray, int, int]  #: a matrix, and the first and last of the rank's rows that it gives
 Rows = tuple[tuple[int, int], ...]  #: (first, last) of each panel that a rank holds, in order
 
 
@@ -116,12 +113,9 @@ class Part:
             for first, last in self.runs:
                 self.p[first:last] = self.own[begin : begin + last - first]
                 begin += last - first
-        arrive = self.transport.exchange()
-        for matrix, first, last in self.early:
-            matrix.matvec(self.p, out=q[first:last])
-        arrive()
-        for matrix, first, last in self.late:
-            matrix.matvec(self.p, out=q[first:last])
+        self.transport.exchange()
+        for panel, piece in zip(self.panels, self.pieces(q), strict=True):
+            panel.matvec(self.p, out=piece)
 
     def total(self, x: Any, y: Any) -> float:
         """``(conj(x) @ y).real`` over all ranks; the host waits for it."""
@@ -145,18 +139,12 @@ class Part:
     def _place(self) -> None:
         """Tell the other ranks which windows this one needs, learn theirs, and fix what is sent."""
         self.window_bytes = 0
-        self.early: list[Product] = []  # made while others' elements are on their way
-        self.late: list[Product] = []  # and when they are there
-        whole = [(panel, *ends) for panel, ends in zip(self.panels, pairwise(self.ends), strict=True)]
         if len(self.job.rows) == 1:
-            self.early = whole
             return
         wanted = self.transport.gather_objects(self._wanted())  # of each rank: (owner, first, last) in order of rows
         sends = [(k, self.p[a:b]) for k, windows in enumerate(wanted) for owner, a, b in windows if owner == self.rank]
         receives = [(owner, self.p[a:b]) for owner, a, b in wanted[self.rank]]
         self.transport.place(sends, receives)
-        if sum(window.nbytes for _, window in receives) < self.transport.least_hidden:
-            self.early, self.late = [], whole
         self.window_bytes = sum(b - a for windows in wanted for _, a, b in windows) * self.job.dtype.itemsize
 
     def _wanted(self) -> list[tuple[int, int, int]]:
@@ -168,12 +156,8 @@ class Part:
         theirs = [(*run, owner) for owner, rows in enumerate(self.job.rows) if owner != self.rank for run in runs(rows)]
         theirs.sort()
         needed = xp.zeros(n, bool)
-        for panel, (first, last) in zip(self.panels, pairwise(self.ends), strict=True):
-            row, column = panel._coo()[:2]
-            needed[column] = True
-            waits = xp.zeros(panel.shape[0], bool)
-            waits[row[~own[column]]] = True
-            self._order(panel, first, last, _host(xp.flatnonzero(waits)))
+        for panel in self.panels:
+            needed[panel._coo()[1]] = True
         columns = xp.flatnonzero(needed & ~own)
         if not columns.size:
             return []
@@ -183,21 +167,6 @@ class Part:
         found = zip(*(_host(a).tolist() for a in (run[firsts], columns[firsts], columns[lasts])), strict=True)
         unit = max(1, 16 // self.job.dtype.itemsize)  # NCCL copies unaligned windows byte by byte
         return [(theirs[k][2], max(theirs[k][0], first // unit * unit), last + 1) for k, first, last in found]
-
-    def _order(self, panel: SparseArray, first: int, last: int, waiting: np.ndarray) -> None:
-        """Note when the product of a panel's rows is made, of which `waiting` need elements of other ranks.
-
-        Where these are few, and at the panel's ends, the whole panel is early, and they alone are computed again.
-        """
-        marks = np.r_[-1, waiting, panel.shape[0]]
-        longest = int(np.diff(marks).argmax())
-        low, high = int(marks[longest]) + 1, int(marks[longest + 1])  # the rows between need nothing
-        ends = [(begin, end) for begin, end in ((0, low), (high, panel.shape[0])) if begin < end]
-        if sum(end - begin for begin, end in ends) > MOST_TWICE * panel.shape[0]:
-            self.late.append((panel, first, last))
-            return
-        self.early.append((panel, first, last))
-        self.late += [(panel[begin:end], first + begin, first + end) for begin, end in ends]
 
 
 def runs(rows: Rows) -> list[tuple[int, int]]:

@@ -54,9 +54,9 @@ def open_store(path: str | os.PathLike[str], *, device: Any = None, verify: bool
     path = os.path.abspath(os.fsdecode(path))
     root, manifest = stream.manifest(path, incomplete)
     device = devices.default().kind if device is None else str(device)
-    name = f"open_store-{tokenize(path, root.id, [panel.pieces for panel in manifest], device, verify)}"
+    name = f"{layout.layer_name(path)}{tokenize(path, root.id, [panel.pieces for panel in manifest], device, verify)}"
     graph = {(name, k, 0): (_load, path, k, panel, device, verify) for k, panel in enumerate(manifest)}
-    sizes = tuple(panel.rows[1] - panel.rows[0] for panel in manifest)
+    sizes = tuple(last - first for first, last in (panel.rows for panel in manifest))
     assert root.format is not None  # a store that can be opened has a panel, and so a format
     meta = named(root.format)(np.zeros((0, 0), np.dtype(root.dtype).newbyteorder("=")), device=device, **root.parameters)
     array = da.Array(HighLevelGraph.from_collections(name, graph), name, (sizes, (root.n_cols,)), meta=meta)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,23 +21,16 @@ Window = tuple[int, Any]  #: the other rank, and the contiguous piece of this ra
 PAUSE = 2e-5  #: seconds between two queries of a GPU that is not ready
 
 
-def _nothing() -> None:
-    """Nothing is under way."""
-
-
 class NullTransport:
     """One rank: nothing is sent."""
 
     name = "none"
-    #: Bytes that a rank receives, from which it pays to hide their way behind a product in parts.
-    least_hidden = 0
 
     def place(self, sends: list[Window], receives: list[Window]) -> None:
         """Fix the windows that every :meth:`exchange` moves: between two ranks, in the same order on both."""
 
-    def exchange(self) -> Callable[[], None]:
-        """Begin to send and receive all windows, in place; the function that is returned waits for those received."""
-        return _nothing
+    def exchange(self) -> None:
+        """Send and receive all windows, in place."""
 
     def gather(self, scalars: Any) -> None:
         """Fill ``scalars``, (n_ranks,) float64, of which each rank has set its own."""
@@ -55,6 +47,8 @@ class HostTransport(NullTransport):
     """Copies through host memory and the workers' connections: for CPUs, and for GPUs that NCCL cannot join."""
 
     name = "host"
+    sends: Any
+    receives: Any
 
     def __init__(self, mesh: Mesh):
         self.mesh = mesh
@@ -63,18 +57,13 @@ class HostTransport(NullTransport):
         """See :class:`NullTransport`."""
         self.sends, self.receives = _by_peer(sends), _by_peer(receives)
 
-    def exchange(self) -> Callable[[], None]:
+    def exchange(self) -> None:
         """See :class:`NullTransport`."""
-        # copies: a message may not have been sent yet when the solver changes the vector
+        # copies: between threads a message is the array itself
         messages = {peer: [_host_copy(window) for window in windows] for peer, windows in self.sends.items()}
-        received = self.mesh.begin_exchange(messages, self.receives)
-
-        def arrive() -> None:
-            for peer, arrays in received().items():
-                for window, array in zip(self.receives[peer], arrays, strict=True):
-                    _fill(window, array)
-
-        return arrive
+        for peer, arrays in self.mesh.exchange(messages, self.receives).items():
+            for window, array in zip(self.receives[peer], arrays, strict=True):
+                _fill(window, array)
 
     def gather(self, scalars: Any) -> None:
         """See :class:`NullTransport`."""
@@ -85,51 +74,37 @@ class HostTransport(NullTransport):
         return self.mesh.gather(value)
 
 
-class NcclTransport(NullTransport):
-    """NCCL: numbers on the current stream, windows on one beside it; the host does not wait."""
+class NcclTransport(HostTransport):
+    """NCCL, on the current stream; the host does not wait."""
 
     name = "nccl"
-    #: Less than that arrives sooner than the parts of a product are launched; 1 MB does not (two H200s, NVLink).
-    least_hidden = 1 << 19
 
     def __init__(self, mesh: Mesh):
-        self.mesh, self.nccl = mesh, nccl()
+        super().__init__(mesh)
+        self.nccl = nccl()
         (name, *_) = mesh.gather(self.nccl.get_unique_id() if mesh.rank == 0 else None)
         self.comm = self.nccl.NcclCommunicator(len(mesh.addresses), name, mesh.rank)
 
     def place(self, sends: list[Window], receives: list[Window]) -> None:
         """See :class:`NullTransport`."""
         self.sends, self.receives = sends, receives
-        self.beside = _cuda().Stream(non_blocking=True)
-        self.written, self.arrived = (_cuda().Event(disable_timing=True) for _ in range(2))
         self.mesh.watch()  # from now on the next message is an error or the end
 
-    def exchange(self) -> Callable[[], None]:
+    def exchange(self) -> None:
         """See :class:`NullTransport`."""
-        if not self.sends and not self.receives:
-            return _nothing
-        current = _cuda().get_current_stream()
-        self.written.record(current)
-        self.beside.wait_event(self.written)
-        stream, byte = self.beside.ptr, self.nccl.NCCL_INT8
+        stream, byte = _stream(), self.nccl.NCCL_INT8
         self.nccl.groupStart()
         for peer, window in self.sends:
             self.comm.send(_address(window), window.nbytes, byte, peer, stream)
         for peer, window in self.receives:
             self.comm.recv(_address(window), window.nbytes, byte, peer, stream)
         self.nccl.groupEnd()
-        self.arrived.record(self.beside)
-        return lambda: current.wait_event(self.arrived)
 
     def gather(self, scalars: Any) -> None:
         """See :class:`NullTransport`."""
         begin, size = _address(scalars), scalars.itemsize
         own = begin + self.mesh.rank * size  # NCCL's condition for gathering in place
         self.comm.allGather(own, begin, size, self.nccl.NCCL_INT8, _stream())
-
-    def gather_objects(self, value: Any) -> list[Any]:
-        """See :class:`NullTransport`."""
-        return self.mesh.gather(value)
 
     def check(self) -> None:
         """See :class:`NullTransport`."""
@@ -200,14 +175,9 @@ def _address(array: Any) -> int:
     return int(array.data.ptr)
 
 
-def _cuda() -> Any:
-    """Streams and events."""
-    return devices._cuda_module().cuda
-
-
 def _stream() -> int:
     """The current stream's pointer."""
-    pointer: int = _cuda().get_current_stream().ptr
+    pointer: int = devices._cuda_module().cuda.get_current_stream().ptr
     return pointer
 
 

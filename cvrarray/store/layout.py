@@ -12,7 +12,7 @@
    each piece of the bytes, and the store's id. ``checksum`` is that of the manifest itself without it, as sorted JSON.
    Checksums are XXH3 of 64 bits.
 3. The bytes are on the disk before the manifest takes its name by a rename: a panel counts when its manifest is there.
-4. Panel k + 1 begins with the row after panel k's last.
+4. The root has the first row of each panel from the beginning; panels may come in any order.
 5. A root without a format is that of a store without panels, whatever lies beside it: what a writer was stopped in that
    had only begun, or had only begun to remove a store. It is as good as nothing, and so is a folder with nothing in it.
 """
@@ -54,30 +54,24 @@ _ALIGNMENT = 256  # as cudaMalloc aligns
 
 
 class Root(NamedTuple):
-    """What all panels share. A field is None while it is not known."""
+    """What all panels share."""
 
     id: str  # of this store: a panel of another does not count
-    n_rows: int | None  # known at the end where panels are appended
     n_cols: int
-    dtype: str | None  # as on the disk, "<f4"; from the first panel on
-    format: str | None  # "cvr" or "bbcsr"; from the first panel on
-    parameters: dict[str, int]  # keywords of the format's class
-    rows: list[int] | None  # the first row of each panel, and n_rows; None where panels are appended
+    rows: list[int]  # the first row of each panel, and n_rows
     source: str | None  # what the panels are made of: another source cannot go on with them
-    n_panels: int | None  # None while the store is being written
+    dtype: str | None = None  # as on the disk, "<f4"; None until there is a panel
+    format: str | None = None  # "cvr" or "bbcsr"; None until there is a panel
+    parameters: dict[str, int] = {}  # keywords of the format's class  # noqa: RUF012
+    complete: bool = False  # whether all panels are there
     version: int = VERSION
-
-    @property
-    def complete(self) -> bool:
-        """Whether all panels are there."""
-        return self.n_panels is not None
 
 
 class Panel(NamedTuple):
     """The manifest of one panel."""
 
     store: str  # the store's id
-    rows: tuple[int, int]  # first row, and the one after the last
+    rows: list[int]  # first row, and the one after the last
     n_bytes: int
     header: dict[str, Any]  # see cvrarray.files.cvra
     offsets: dict[str, int]  # where each table begins
@@ -102,6 +96,11 @@ def data_file(path: str, k: int) -> str:
 def manifest_file(path: str, k: int) -> str:
     """The file whose being there makes panel `k` count."""
     return os.path.join(path, f"{k:08d}.json")
+
+
+def layer_name(path: str) -> str:
+    """How the names of the layers of Dask's graphs begin that read the store at `path`."""
+    return f"open_store-{checksum(os.fsencode(os.path.realpath(path))):016x}-"
 
 
 # ------------------------------------------------------------------------------------------------ root
@@ -152,8 +151,10 @@ def _check_root(root: Root) -> None:
     require("id", isinstance(root.id, str), "a text")
     require("source", isinstance(root.source, str | None), "a text or null")
     require("n_cols", _is_count(root.n_cols), "a count")
-    require("n_rows", root.n_rows is None or _is_count(root.n_rows), "a count or null")
-    require("n_panels", root.n_panels is None or (_is_count(root.n_panels) and root.n_panels > 0), "a count from 1 or null")
+    ascend = isinstance(root.rows, list) and len(root.rows) > 1 and all(map(_is_count, root.rows))
+    ascend = ascend and root.rows[0] == 0 and all(map(operator.le, root.rows[:-1], root.rows[1:]))
+    require("rows", ascend, "the first rows of panels in ascending order from 0, and n_rows")
+    require("complete", root.complete is False or (root.complete is True and root.format is not None), "true or false")
     require(
         "parameters", isinstance(root.parameters, dict) and "device" not in root.parameters, "keywords of the format's class"
     )
@@ -162,13 +163,6 @@ def _check_root(root: Root) -> None:
     else:
         formats.check(root.format)
         coercion.check_dtype(np.dtype(root.dtype))
-    if root.rows is not None:
-        ascend = isinstance(root.rows, list) and len(root.rows) > 1 and all(map(_is_count, root.rows))
-        ascend = ascend and root.rows[0] == 0 and all(map(operator.le, root.rows[:-1], root.rows[1:]))
-        require("rows", ascend and root.rows[-1] == root.n_rows, "null, or first rows in ascending order from 0, and n_rows")
-    if root.n_panels is not None:
-        require("n_rows", root.format is not None and root.n_rows is not None, "a count, where the store is complete")
-        require("n_panels", root.rows is None or len(root.rows) == root.n_panels + 1, "that of the rows")
 
 
 def _is_count(value: Any) -> bool:
@@ -212,8 +206,8 @@ def remove(path: str) -> None:
         What is there is no store of ours.
     """
     if not remains(path):
-        n_cols = read_root(path).n_cols
-        replace_root(path, Root(secrets.token_hex(16), None, n_cols, None, None, {}, None, None, None))
+        root = read_root(path)
+        replace_root(path, Root(secrets.token_hex(16), root.n_cols, root.rows, None))
     if not os.path.lexists(path):
         return
     _unlink(path, lambda name: True)
@@ -269,7 +263,7 @@ def write_panel(path: str, store: str, k: int, first_row: int, A: SparseArray, p
         content[offsets[name] : offsets[name] + host.nbytes] = host.reshape(-1).view(np.uint8)
     spans = range(0, n_bytes, PIECE)
     checksums = (map if pool is None else pool.map)(lambda start: checksum(content[start : start + PIECE]), spans)
-    panel = Panel(store, (first_row, first_row + A.shape[0]), n_bytes, header, offsets, list(checksums))
+    panel = Panel(store, [first_row, first_row + A.shape[0]], n_bytes, header, offsets, list(checksums))
     data, manifest = data_file(path, k), manifest_file(path, k)
     try:
         with suppress(FileNotFoundError):
@@ -298,23 +292,22 @@ def read_manifest(path: str, k: int, root: Root) -> Panel:
             found = unsealed(metadata)
             panel = Panel(**{name: found[name] for name in Panel._fields})
             cvra.check_header(panel.header)
-            _check_panel(panel, root)
-            first, last = panel.rows
-            return panel._replace(rows=(first, last))
+            _check_panel(panel, k, root)
+            return panel
     except FileNotFoundError as error:
         raise _naming_panel(error, path, k, file) from error
     except ValueError as error:
         raise ValueError(f"panel {k} of {path}: {error}") from error
 
 
-def _check_panel(panel: Panel, root: Root) -> None:
+def _check_panel(panel: Panel, k: int, root: Root) -> None:
     """ValueError unless every field is of the right kind and agrees with the header, which is checked, and with the
     root.
     """
     require, header = partial(_require, panel), panel.header
     if panel.store != root.id:
         raise ValueError(f"belongs to another store, {panel.store}; this one is {root.id}. {_REMEDY}")
-    require("rows", isinstance(panel.rows, list) and len(panel.rows) == 2 and all(map(_is_count, panel.rows)), "two counts")
+    require("rows", all(map(_is_count, panel.rows)) and panel.rows == root.rows[k : k + 2], f"{root.rows[k : k + 2]}")
     shape = [panel.rows[1] - panel.rows[0], root.n_cols]
     if header["shape"] != shape:
         raise ValueError(f"must hold {shape[0]} x {shape[1]}; its header says {header['shape']}. {_REMEDY}")

@@ -148,7 +148,7 @@ def _from_matrix(source: Any, lock: WriterLock, bytes_of_panel: int, name: str |
         checksum = layout.checksum(*(devices.move(part, devices.CPU) for part in csr[:3]))
         name = f"matrix of shape {csr.shape}, {csr.data.dtype}, {csr.nnz} entries, checksum {checksum}"
     with shown("writing", len(rows) - 1, "panels") as update:
-        with Writer(lock, csr.shape[1], rows=rows, source=name, **common) as writer:
+        with Writer(lock, csr.shape[1], rows, source=name, **common) as writer:
             for k in writer.missing():
                 update(k)
                 writer.write(k, partition.rows(csr, *rows[k : k + 2]))
@@ -168,11 +168,10 @@ def _from_pieces(
         layout.remove(lock.path)
     elif not common["resume"]:
         if os.path.lexists(lock.path):
-            Writer(lock, shape[1], source=name)  # raises
+            Writer(lock, shape[1], [0, shape[0]])  # raises
     elif not layout.remains(lock.path):
         root = layout.read_root(lock.path)
-        known = root.rows or [0, shape[0]]  # another matrix if panels were appended to it
-        writer = Writer(lock, shape[1], rows=known, source=root.source if name is None else name, **common)
+        writer = Writer(lock, shape[1], root.rows, source=root.source if name is None else name, **common)
         writer.release()
         if writer.complete and not writer.missing():
             return
@@ -183,7 +182,7 @@ def _from_pieces(
     rows = entries.cut(bytes_of_panel, partition.alignment(align), size)
     name = name or f"entries of shape {shape}, {entries.dtype}, checksum {entries.checksum.hexdigest()}"
     with shown("writing", len(rows) - 1, "panels") as update:
-        with Writer(lock, shape[1], rows=rows, source=name, **common) as writer:
+        with Writer(lock, shape[1], rows, source=name, **common) as writer:
             for k, csr in entries.panels(rows, writer.missing()):
                 update(k)
                 writer.write(k, csr)
@@ -208,43 +207,18 @@ def _from_dask(source: Any, lock: WriterLock, name: str, common: dict[str, Any])
             f"what is written must not be read from the store that is overwritten; got {lock.path}. Write to another"
         )
     rows = [0, *np.cumsum(source.chunks[0]).tolist()]
-    with Writer(lock, source.shape[1], rows=rows, source=name, **common) as writer:
+    with Writer(lock, source.shape[1], rows, source=name, **common) as writer:
         missing = writer.missing()
-        blocks = source.to_delayed()
-        write = dask.delayed(_write_blocks, pure=False)
+        blocks = source.rechunk({1: -1}).to_delayed().ravel()  # chunks side by side become one
+        write = dask.delayed(Writer.write, pure=False)
         if missing and not writer.started:  # the first decides the format of all
-            dask.compute(write(writer, missing[0], list(blocks[missing[0]])))
+            dask.compute(write(writer, missing[0], blocks[missing[0]]))
             writer.refresh()
             del missing[0]
-        dask.compute([write(writer, k, list(blocks[k])) for k in missing])
+        dask.compute([write(writer, k, blocks[k]) for k in missing])
 
 
-def _write_blocks(writer: Writer, k: int, blocks: list[Any]) -> None:
-    """Write a panel that is `blocks`, side by side."""
-    if len(blocks) == 1:
-        writer.write(k, blocks[0])
-        return
-    parts, n_cols = [], 0
-    for block in blocks:
-        csr = coercion.move(coercion.as_csr(block), devices.CPU)
-        row = np.repeat(np.arange(csr.shape[0]), csr.indptr[1:] - csr.indptr[:-1])
-        parts.append((row, csr.indices.astype(np.int64) + n_cols, csr.data))
-        n_cols += csr.shape[1]
-    row, col, val = (np.concatenate(part) for part in zip(*parts, strict=True))
-    writer.write(k, coercion.from_triplets(row, col, val, (blocks[0].shape[0], n_cols)))
-
-
-def _reads(source: Any, path: Any) -> bool:
+def _reads(source: Any, path: str) -> bool:
     """Whether a dask array comes from ``open_store(path)``."""
-    from dask.core import flatten
-
-    own = os.path.realpath(os.fsdecode(path))
     layers = getattr(source.__dask_graph__(), "layers", {})
-    for tasks in (layer.values() for name, layer in layers.items() if name.startswith("open_store-")):
-        for task in tasks:
-            arguments = getattr(task, "args", task)
-            if any(
-                isinstance(part, str) and os.path.realpath(part) == own for part in flatten(arguments, container=(list, tuple))
-            ):
-                return True
-    return False
+    return any(name.startswith(layout.layer_name(path)) for name in layers)

@@ -233,8 +233,9 @@ class Stored:
         self.close()
 
     @property
-    def T(self) -> TransposedStored:
-        """The transpose as a view; ``A.T @ x`` streams the same panels. A GPU converts each of them in every product.
+    def T(self) -> Any:
+        """The transpose as a linear operator of SciPy's, on a GPU of CuPy's; ``A.T @ x`` streams the same panels. A GPU
+        converts each of them in every product.
 
         Examples
         --------
@@ -243,7 +244,11 @@ class Stored:
         >>> y[:4]
         array([0., 1., 2., 3.])
         """
-        return TransposedStored(self)
+        if self._target.kind == "cuda":
+            from cupyx.scipy.sparse.linalg import aslinearoperator
+        else:
+            from scipy.sparse.linalg import aslinearoperator
+        return aslinearoperator(self).T
 
     # ------------------------------------------------------------------------------------------------ reductions
 
@@ -424,7 +429,8 @@ class Stored:
             missing = [k for k in range(self.n_panels) if k not in self._resident]
             with closing(self._stream(missing)) as arriving:
                 for k, panel in enumerate(self._manifest):
-                    yield *panel.rows, self._resident[k] if k in self._resident else next(arriving)
+                    first, last = panel.rows
+                    yield first, last, self._resident[k] if k in self._resident else next(arriving)
                     update(k + 1)
                 next(arriving, None)  # the last one has been used
             if len(self._resident) == self.n_panels:
@@ -486,60 +492,6 @@ class Stored:
         return reading, content
 
 
-class TransposedStored:
-    """The transpose of a :class:`Stored`, as a view with the same methods; what ``A.T`` gives.
-
-    Examples
-    --------
-    >>> B = cvrarray.Stored(path, device="cpu").T
-    >>> B.shape, B.ndim, B.dtype.name, B.nnz, B.device, B.T.shape
-    ((96, 96), 2, 'float64', 95, 'cpu', (96, 96))
-    >>> (B @ np.ones((96, 2)))[3]
-    array([3., 3.])
-    """
-
-    ndim = 2
-    __array_priority__ = SparseArray.__array_priority__
-    __array_ufunc__ = None  # x @ A is this class's to answer
-
-    def __init__(self, base: Stored):
-        self.base = self.T = base
-        self.shape, self.dtype, self.nnz, self.device = base.shape[::-1], base.dtype, base.nnz, base.device
-
-    def __repr__(self) -> str:
-        return f"<TransposedStored {self.shape[0]} x {self.shape[1]} of {self.base!r}>"
-
-    def matvec(self, x: Any) -> Any:
-        """``A.T @ x`` of the base."""
-        return self.base._transposed(self.base._operand(x, 1, self.shape[1]))
-
-    def matmat(self, x: Any) -> Any:
-        """``A.T @ X`` of the base."""
-        return self.base._transposed(self.base._operand(x, 2, self.shape[1]))
-
-    def rmatvec(self, x: Any) -> Any:
-        """``A.conj() @ x`` of the base."""
-        x = self.base._on_device(x)
-        return (self.base @ x.conj()).conj() if self.dtype.kind == "c" else self.base @ x
-
-    rmatmat = rmatvec
-
-    def __matmul__(self, other: Any) -> Any:
-        return self.matmat(other) if np.ndim(other) == 2 else self.matvec(other)
-
-    def __rmatmul__(self, other: Any) -> Any:
-        other = self.base._on_device(other)
-        return self.base @ other if other.ndim == 1 else (self.base @ other.T).T
-
-    def sum(self, axis: int | None = None, dtype: Any = None) -> Any:
-        """As :meth:`Stored.sum`."""
-        return self.base.sum(None if axis is None else 1 - reductions._one_axis(axis), dtype)
-
-    def diagonal(self, offset: int = 0) -> Any:
-        """As :meth:`Stored.diagonal`."""
-        return self.base.diagonal(-offset)
-
-
 def manifest(path: str, incomplete: bool) -> tuple[layout.Root, list[layout.Panel]]:
     """What all panels of a store share, and the manifest of each; of an `incomplete` one, those without a gap."""
     try:
@@ -552,22 +504,15 @@ def manifest(path: str, incomplete: bool) -> tuple[layout.Root, list[layout.Pane
             "to_store(..., resume=True), or open the rows so far with incomplete=True"
         )
     panels: list[layout.Panel] = []
-    while root.format is not None and (root.n_panels is None or len(panels) < root.n_panels):
-        k = len(panels)
+    for k in range(len(root.rows) - 1 if root.format is not None else 0):
         try:
-            panel = layout.read_manifest(path, k, root)
+            panels.append(layout.read_manifest(path, k, root))
         except FileNotFoundError:
             if root.complete:
                 raise
             break
-        first = panels[-1].rows[1] if panels else 0
-        if panel.rows[0] != first:
-            raise ValueError(f"panel {k} of {path} must begin with row {first}; its manifest says {panel.rows[0]}")
-        panels.append(panel)
     if not panels:
         raise ValueError(f"{path} must have a panel to be opened; it has none yet")
-    if root.complete and panels[-1].rows[1] != root.n_rows:
-        raise ValueError(f"the panels of {path} must have {root.n_rows} rows; they end at {panels[-1].rows[1]}")
     return root, panels
 
 

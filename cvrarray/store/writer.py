@@ -1,4 +1,4 @@
-"""Writing a store: panels one after the other, or each on its own by whoever has it."""
+"""Writing a store: panels in any order, each by whoever has it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .lock import WriterLock
 
 
 class Writer:
-    """Writes a store panel by panel; a panel that :meth:`append` has returned for stays, whatever happens then.
+    """Writes a store panel by panel; a panel that :meth:`write` has returned for stays, whatever happens then.
 
     The first panel decides the store's dtype and, unless it is given, the format. Use it in a ``with`` statement: the
-    store is complete once the body ends without an exception. A store that was left incomplete, or a complete one that
-    shall have more rows, is gone on with by ``resume=True``.
+    store is complete once the body ends without an exception. A store that was left incomplete is gone on with by
+    ``resume=True``.
 
     A store has one writer at a time: from the beginning until the statement ends, or :meth:`close`, others are refused.
     A copy in another process (a pickled one) writes panels on this writer's behalf.
@@ -37,13 +37,12 @@ class Writer:
         already.
     n_cols : int
         Columns of the matrix.
+    rows : sequence of int
+        The first row of each panel, and the number of rows.
     format : {"auto", "cvr", "bbcsr"}
         Of all panels; ``"auto"`` chooses what suits the first one.
     device : str, optional
         Where panels are converted. Default: the GPU when there is one.
-    rows : sequence of int, optional
-        The first row of each panel, and the number of rows, where that is known: panels may then come in any order, by
-        :meth:`write`.
     source : str, optional
         Names what the matrix is made of; `resume` with another name is an error.
     resume : bool
@@ -67,10 +66,10 @@ class Writer:
         self,
         path: str | os.PathLike[str] | WriterLock,
         n_cols: int,
+        rows: Any,
         *,
         format: str = "auto",
         device: Any = None,
-        rows: Any = None,
         source: str | None = None,
         resume: bool = False,
         overwrite: bool = False,
@@ -85,17 +84,16 @@ class Writer:
         self._format, self._parameters = format, parameters
         self._target = devices.default() if device is None else devices.parse(device)
         n_cols = coercion.check_shape((0, n_cols))[1]
-        rows = None if rows is None else [int(row) for row in rows]
         self._lock = None if lock is path else lock  # the caller's stays with the caller
         try:
             if self._lock is not None:
                 self._lock.__enter__()
-            self._root = self._open(n_cols, rows, source, resume, overwrite)
+            self._root = self._open(n_cols, [int(row) for row in rows], source, resume, overwrite)
         except BaseException:
             self.release()
             raise
 
-    def _open(self, n_cols: int, rows: list[int] | None, source: str | None, resume: bool, overwrite: bool) -> layout.Root:
+    def _open(self, n_cols: int, rows: list[int], source: str | None, resume: bool, overwrite: bool) -> layout.Root:
         """What all panels share: of the store that is there, or of one that is begun here."""
         if os.path.lexists(self.path):
             if not (resume or overwrite):
@@ -106,15 +104,14 @@ class Writer:
             if resume and not layout.remains(self.path):
                 return self._go_on(n_cols, rows, source)
             layout.remove(self.path)
-        n_rows = None if rows is None else rows[-1]
-        root = layout.Root(secrets.token_hex(16), n_rows, n_cols, None, None, {}, rows, source, None)
+        root = layout.Root(secrets.token_hex(16), n_cols, rows, source)
         layout.create(self.path, root)
         return root
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_lock": None}
 
-    def _go_on(self, n_cols: int, rows: list[int] | None, source: str | None) -> layout.Root:
+    def _go_on(self, n_cols: int, rows: list[int], source: str | None) -> layout.Root:
         root = layout.read_root(self.path)
         for name, found, wanted in (
             ("columns", root.n_cols, n_cols),
@@ -130,9 +127,6 @@ class Writer:
                 f"{self.path} holds {root.format} {root.parameters}; got {self._format} {self._parameters}. Leave them out"
             )
         layout.tidy(self.path)
-        if root.complete and rows is None:
-            root = root._replace(n_panels=None, n_rows=None)
-            layout.replace_root(self.path, root)
         return root
 
     @property
@@ -145,18 +139,13 @@ class Writer:
         """Whether a panel has decided the store's dtype and format."""
         return self._root.format is not None
 
-    @property
-    def n_rows(self) -> int:
-        """Rows of the panels that are there without a gap: who goes on with appending begins with this one."""
-        return self._end()[1]
-
     def refresh(self) -> None:
         """See what other writers of the same store, in other processes, have decided."""
         self._root = layout.read_root(self.path)
 
     def missing(self) -> list[int]:
         """The panels of `rows` that are not there yet, or whose bytes are not all there."""
-        return [k for k in range(len(self._root.rows or [0]) - 1) if not self._is_there(k)]
+        return [k for k in range(len(self._root.rows) - 1) if not self._is_there(k)]
 
     def _is_there(self, k: int) -> bool:
         if self._root.format is None:
@@ -170,30 +159,19 @@ class Writer:
 
     # ------------------------------------------------------------------------------------------------ panels
 
-    def append(self, panel: Any) -> None:
-        """Write the next panel, any matrix of `n_cols` columns; on return it is on the disk.
+    def write(self, k: int, panel: Any) -> None:
+        """Write panel `k` of `rows`, any matrix of its shape; on return it is on the disk.
 
         Raises
         ------
         TypeError, ValueError
-            It is no matrix, has other columns or another dtype than the store.
+            It is no matrix, has another shape, or another dtype than the store.
         OSError
             The disk is full, or cannot be written; the panels before stay.
         """
-        if self._root.rows is not None:
-            raise ValueError("a store whose panels are known beforehand takes them by write(k, panel)")
-        k, first = self._end()
-        self._write(k, first, panel)
-
-    def write(self, k: int, panel: Any) -> None:
-        """Write panel `k` of `rows`; see :meth:`append`."""
-        assert self._root.rows is not None
         first, last = self._root.rows[k : k + 2]
         if panel.shape[0] != last - first:
             raise ValueError(f"panel {k} must have {last - first} rows; got {panel.shape[0]}")
-        self._write(k, first, panel)
-
-    def _write(self, k: int, first: int, panel: Any) -> None:
         array = self.convert(panel)
         # who this copy wrote for is gone, and another has begun anew
         if layout.read_root(self.path).id != self._root.id:
@@ -219,17 +197,6 @@ class Writer:
                 return panel if self._values == "auto" else encoding.decompressed(panel)
         return asarray(panel, format=format, device=str(self._target), values=self._values, **parameters)
 
-    def _end(self) -> tuple[int, int]:
-        """The number of panels that are there without a gap, and the row after their last."""
-        k = row = 0
-        with suppress(FileNotFoundError):
-            while self._root.format is not None:
-                first, last = layout.read_manifest(self.path, k, self._root).rows
-                if first != row:
-                    raise ValueError(f"panel {k} of {self.path} must begin with row {row}; its manifest says {first}")
-                row, k = last, k + 1
-        return k, row
-
     # ------------------------------------------------------------------------------------------------ the end
 
     def close(self) -> None:
@@ -238,11 +205,15 @@ class Writer:
         Raises
         ------
         ValueError
-            A panel is missing, or there is none; the store stays incomplete.
+            A panel is missing; the store stays incomplete.
         """
         try:
+            missing = [] if self.complete else self.missing()
+            if missing:
+                raise ValueError(f"{self.path} must have all panels to be complete; panel {missing[0]} is missing")
             if not self.complete:
-                self._complete()
+                self._root = self._root._replace(complete=True)
+                layout.replace_root(self.path, self._root)
         finally:
             self.release()
 
@@ -251,16 +222,6 @@ class Writer:
         if self._lock is not None:
             self._lock.__exit__()
             self._lock = None
-
-    def _complete(self) -> None:
-        n_panels, n_rows = self._end()
-        planned = self._root.rows
-        if planned is not None and n_panels != len(planned) - 1:
-            raise ValueError(f"{self.path} must have {len(planned) - 1} panels to be complete; panel {n_panels} is missing")
-        if not n_panels:
-            raise ValueError(f"{self.path} must have a panel to be complete; append one, of no rows where there are none")
-        self._root = self._root._replace(n_panels=n_panels, n_rows=n_rows)
-        layout.replace_root(self.path, self._root)
 
     def __enter__(self) -> Writer:
         return self

@@ -34,9 +34,9 @@ def _base(base: str) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "s.zarr")
         parameters = {"n_lanes": 4} if base == "cvr" else {"block_size": 1}
-        with Writer(path, 30, format=base, device="cpu", **parameters) as writer:
-            writer.append(S[:32])
-            writer.append(S[32:])
+        with Writer(path, 30, [0, 32, 64], format=base, device="cpu", **parameters) as writer:
+            writer.write(0, S[:32])
+            writer.write(1, S[32:])
         return files(path)
 
 
