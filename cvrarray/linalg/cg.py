@@ -135,8 +135,6 @@ class CG:
     iterations : int, optional
         Run exactly so many iterations and test nothing: on a GPU nothing waits for the host, and :meth:`solve` can be
         captured in a CUDA graph. On a CPU those so far beyond convergence that they would change nothing are left out.
-    check_every : int, optional
-        On a GPU: iterations from one look of the host at the device to the next. Default: the solver's choice.
     history : bool
         Keep the norms of residuals.
 
@@ -166,7 +164,6 @@ class CG:
         atol: float = 0.0,
         maxiter: int | None = None,
         iterations: int | None = None,
-        check_every: int | None = None,
         history: bool = False,
         precision: str | None = None,
     ) -> None:
@@ -185,7 +182,6 @@ class CG:
         self._tolerances = arguments.tolerance(rtol, "rtol"), arguments.tolerance(atol, "atol")
         self._maxiter = None if maxiter is None else arguments.count(maxiter, "maxiter", 0)
         self._iterations = None if iterations is None else arguments.count(iterations, "iterations", 0)
-        self._check_every = None if check_every is None else arguments.count(check_every, "check_every", 1, 1)
         self._lanes = Lanes()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -298,7 +294,7 @@ class CG:
         return lane
 
     def _made(self, given: Arguments) -> Any:
-        system = solving.described(given, check_every=self._check_every, iterations=self._iterations, history=self._history)
+        system = solving.described(given, iterations=self._iterations, history=self._history)
         engine: Any
         if system.device.kind == "cpu":
             from .cpu.cg import Engine as engine

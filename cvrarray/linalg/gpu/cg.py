@@ -256,7 +256,7 @@ class Engine:
             return found
         self._prepare_steps()
         if self._wanted != "launches" and can_be_captured(self._matrix, self.system.preconditioner):
-            graph = Batches(self, self.system.check_every or self._default_batch())
+            graph = Batches(self, self._default_batch())
             is_faster = found is not None and self._was_faster(found)
             return found if found is not None and is_faster else graph
         return Launches(self)
