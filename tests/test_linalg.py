@@ -104,24 +104,7 @@ def check_zoo(build, name, method, device):
 @pytest.mark.parametrize("M", [None, "jacobi", "block_jacobi", "chebyshev", "array"])
 @pytest.mark.parametrize("dtype", ["float64", "complex64", *rarely("float32", "complex128")])
 @pytest.mark.parametrize("method", METHODS)
-def test_dtypes_preconditioners_columns(method, dtype, M, columns):
-    check_solution(method, dtype, M, columns, "cpu")
-
-
-@pytest.mark.parametrize("columns", [None, 3])
-@pytest.mark.parametrize("M", [None, "jacobi", "block_jacobi", "chebyshev", "array"])
-@pytest.mark.parametrize("method", METHODS)
-def test_preconditioners_and_columns_on_a_gpu(method, M, columns, gpu):
-    check_solution(method, "float64", M, columns, gpu)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "complex128"])
-@pytest.mark.parametrize("method", METHODS)
-def test_dtypes_on_a_gpu(method, dtype, gpu):
-    check_solution(method, dtype, "jacobi", None, gpu)
-
-
-def check_solution(method, dtype, M, columns, device):
+def test_dtypes_preconditioners_columns(method, dtype, M, columns, device):
     csr = definite(poisson(10), dtype)
     A = cvrarray.BBCSRArray(csr, block_size=2, device=device)
     rtol = 1e-4 if dtype in ("float32", "complex64") else 1e-10
@@ -148,15 +131,7 @@ def preconditioners(A, csr, device):
     "dtype", ["int8", "float16", *(pytest.param(name, marks=pytest.mark.extended) for name in ("int32", "bool"))]
 )
 @pytest.mark.parametrize("method", [*METHODS, "lsmr"])
-def test_integers_and_half_precision_count_as_double(method, dtype):
-    check_promotion(method, dtype, "cpu")
-
-
-def test_integers_count_as_double_on_a_gpu(gpu):
-    check_promotion("cg", "int32", gpu)
-
-
-def check_promotion(method, dtype, device):
+def test_integers_and_half_precision_count_as_double(method, dtype, device):
     csr = scipy.sparse.eye_array(30, format="csr") * 2 if dtype != "bool" else scipy.sparse.eye_array(30, format="csr")
     A = cvrarray.CVRArray(csr, device=device).astype(dtype)
     b = np.arange(30) % 2
@@ -185,17 +160,7 @@ def test_nonsymmetric(build, dtype, device):
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 @pytest.mark.parametrize("shape", [(120, 40), (40, 120), (50, 50)])
 @pytest.mark.parametrize("damp", [0.0, 0.7])
-def test_lsmr(build, dtype, shape, damp):
-    check_lsmr(build, dtype, shape, damp, "cpu")
-
-
-@BUILD
-@pytest.mark.parametrize("damp", [0.0, 0.7])
-def test_lsmr_on_a_gpu(build, damp, gpu):
-    check_lsmr(build, "float64", (120, 40), damp, gpu)
-
-
-def check_lsmr(build, dtype, shape, damp, device):
+def test_lsmr(build, dtype, shape, damp, device):
     rng = np.random.default_rng(4)
     csr = scipy.sparse.random_array(shape, density=0.2, rng=rng, format="csr").astype(dtype)
     if dtype == "complex128":
@@ -446,19 +411,20 @@ def test_every_end_of_cg(device):
     n = csr.shape[0]
     A = cvrarray.CVRArray(csr, device=device)
     b = right_side(n, "float64")
-    assert ends(A, b, device).reason == "converged"
-    assert ends(A, b, device, maxiter=3).reason == "maxiter"
-    assert ends(A, b, device, maxiter=0).reason == "maxiter"
-    assert ends(A, b, device, iterations=3).reason == "iterations"
-    assert ends(A, b, device, rtol=1e-30, maxiter=10**9).reason == "stagnation"
-    assert ends(A, b, device, rtol=0, maxiter=10**9).reason == "stagnation"
-    assert ends(cvrarray.CVRArray(-csr, device=device), b, device).reason == "not positive definite"
-    shifted = csr - 4 * scipy.sparse.eye_array(n)
-    assert ends(cvrarray.CVRArray(shifted, device=device), b, device).reason == "not positive definite"
-    minus = cvrarray.CVRArray(-scipy.sparse.eye_array(n, format="csr"), device=device)
-    assert ends(A, b, device, M=minus).reason == "M not positive definite"
-    zero = cvrarray.CVRArray(scipy.sparse.csr_array((n, n)), device=device)
-    assert ends(A, b, device, M=zero).reason == "M singular"
+    minus, zero = -scipy.sparse.eye_array(n, format="csr"), scipy.sparse.csr_array((n, n))
+    for reason, matrix, how in (
+        ("converged", csr, {}),
+        ("maxiter", csr, {"maxiter": 3}),
+        ("maxiter", csr, {"maxiter": 0}),
+        ("iterations", csr, {"iterations": 3}),
+        ("stagnation", csr, {"rtol": 1e-30, "maxiter": 10**9}),
+        ("stagnation", csr, {"rtol": 0, "maxiter": 10**9}),
+        ("not positive definite", -csr, {}),
+        ("not positive definite", csr - 4 * scipy.sparse.eye_array(n), {}),
+        ("M not positive definite", csr, {"M": cvrarray.CVRArray(minus, device=device)}),
+        ("M singular", csr, {"M": cvrarray.CVRArray(zero, device=device)}),
+    ):
+        assert ends(cvrarray.CVRArray(matrix, device=device), b, device, **how).reason == reason, how
     for bad in (np.nan, np.inf):
         broken = csr.copy()
         broken.data[7] = bad
@@ -886,17 +852,7 @@ def test_solutions_that_the_dtype_cannot_hold(method, factor, size, device):
 @BUILD
 @pytest.mark.parametrize("block_size", [1, 2, 3, 5, 7])
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
-def test_blocks_of_the_diagonal(build, block_size, dtype):
-    check_blocks(build, block_size, dtype, "cpu")
-
-
-@BUILD
-@pytest.mark.parametrize("block_size", [1, 3, 5])
-def test_blocks_of_the_diagonal_on_a_gpu(build, block_size, gpu):
-    check_blocks(build, block_size, "float64", gpu)
-
-
-def check_blocks(build, block_size, dtype, device):
+def test_blocks_of_the_diagonal(build, block_size, dtype, device):
     csr = definite(poisson(7), dtype)
     dense = csr.toarray()
     n = len(dense)
