@@ -279,14 +279,16 @@ class CG:
         """Of this thread and stream, prepared for what `given` has: `wanted` are what an update and M's update replace."""
         kind = (None if given.b.ndim == 1 else given.b.shape[1], given.b.dtype, given.device)
         key = (*kind, *given.device.lane())
-        lane = self._lanes.get(key)
+        lane: _Lane | None = self._lanes.get(key)
         if given.device.is_capturing():
-            lane = next((one for one in (lane, *self._lanes.others(kind)) if one is not None and one.is_for(wanted)), None)
-            if lane is None:  # which takes memory, or waits for the device
+            ready: list[_Lane] = [one for one in (lane, *self._lanes.others(kind)) if one is not None and one.is_for(wanted)]
+            if not ready:  # which takes memory, or waits for the device
                 raise RuntimeError("a solve in a CUDA graph must be prepared: solve once before the capture, after an update")
-            return self._lanes.captured(id(lane), lambda: lane)
+            self._lanes.captured(id(ready[0]), lambda: ready[0])
+            return ready[0]
         if lane is None or lane.runs:
-            lane = self._lanes.put(key, _Lane(self._made(given), wanted))
+            lane = _Lane(self._made(given), wanted)
+            self._lanes.put(key, lane)
         elif not lane.is_for(wanted):
             lane.prepared = None
             lane.engine.update(given.matrix, given.preconditioner)
