@@ -956,6 +956,7 @@ WRONG = {
     "out is b": (ValueError, "out must not share memory", lambda: linalg.CG(A3).solve(ONES, out=ONES)),
     "update shape": (ValueError, "A must have shape", lambda: linalg.CG(A3).update(cvrarray.CVRArray(np.eye(4)))),
     "update kind": (TypeError, "A must be an array of ours", lambda: linalg.CG(A3).update(np.eye(3))),
+    "chebyshev": (ValueError, "needs a Hermitian A", lambda: linalg.chebyshev(cvrarray.CVRArray(np.diag([1, 1j])))),
     "degree": (ValueError, "degree must be", lambda: linalg.chebyshev(A3, 0)),
     "levels": (TypeError, "levels must be a hierarchy", lambda: linalg.multigrid([])),
     "levels of nothing": (TypeError, "levels must be a hierarchy", lambda: linalg.multigrid(3)),

@@ -89,7 +89,7 @@ def _scaled(
         def callback(value: Any) -> Any:  # GMRES may hand over relative norms instead of x
             return given_callback(times(value, 1 / scale, xp) if np.shape(value) == x.shape else value)
 
-    outcome = engine().run(b, x, tolerance, limit, *([callback] if callback is not None else []))
+    outcome = engine().run(b, x, tolerance, limit, callback)
     if is_scaled:
         outcome = _unscaled(given, b, x, scale, tolerance, outcome)
     if start is None or dropped.size:
