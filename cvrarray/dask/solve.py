@@ -24,6 +24,7 @@ from dask.core import flatten
 from dask.highlevelgraph import HighLevelGraph
 
 from ..core import devices
+from ..linalg import arguments
 from ..linalg.solution import CONVERGED, MAXITER, Solution
 from . import mesh, ranks, registry
 
@@ -158,10 +159,9 @@ def cg(
     known = {"b": b} if x0 is None else {"b": b, "x0": x0}
     if not (M is None or (isinstance(M, str) and M in ("jacobi", "block_jacobi"))):
         raise ValueError(f"M must be None, 'jacobi' or 'block_jacobi'; got {M!r}")
-    for name, value in (("block_size", 1 if block_size is None else block_size), ("check_every", check_every)):
-        if not (isinstance(value, int | np.integer) and value >= 1):
-            raise ValueError(f"{name} must be an integer of at least 1; got {value!r}")
-    options = (*_limits(rtol, 10 * A.shape[0] if maxiter is None else maxiter), M, block_size, int(check_every))
+    limits = arguments.tolerance(rtol, "rtol"), arguments.count(maxiter, "maxiter", 10 * A.shape[0])
+    size = None if block_size is None else arguments.count(block_size, "block_size", 1, 1)
+    options = (*limits, M, size, arguments.count(check_every, "check_every", 1, 1))
     x, answer = _solve("cg", A, known, options, timeout, transport)
     converged = bool(answer.residual <= max(rtol, float(np.finfo(x.dtype).eps) / 16))
     reason = CONVERGED if converged else MAXITER
@@ -208,16 +208,9 @@ def power_iteration(
     _check_matrix(A)
     if x0 is None:
         x0 = da.random.default_rng(0).random(A.shape[0], chunks=(A.chunks[0],), dtype=_dtype(A).type(0).real.dtype)
-    x, answer = _solve("power_iteration", A, {"x0": x0}, _limits(rtol, maxiter), timeout, transport)
+    limits = arguments.tolerance(rtol, "rtol"), arguments.count(maxiter, "maxiter", 1000)
+    x, answer = _solve("power_iteration", A, {"x0": x0}, limits, timeout, transport)
     return Eigenpair(answer.value, x, answer.iterations, answer.residual, Traffic(*answer[4:]))
-
-
-def _limits(rtol: float, maxiter: int) -> tuple[float, int]:
-    if not 0 <= rtol < float("inf"):
-        raise ValueError(f"rtol must be a number of at least 0; got {rtol!r}")
-    if not (isinstance(maxiter, int | np.integer) and maxiter >= 0):
-        raise ValueError(f"maxiter must be an integer of at least 0; got {maxiter!r}")
-    return float(rtol), int(maxiter)
 
 
 def _check_matrix(A: Any) -> None:

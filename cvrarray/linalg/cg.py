@@ -135,8 +135,6 @@ class CG:
     iterations : int, optional
         Run exactly so many iterations and test nothing: on a GPU nothing waits for the host, and :meth:`solve` can be
         captured in a CUDA graph. On a CPU those so far beyond convergence that they would change nothing are left out.
-    check_every : int, optional
-        On a GPU: iterations from one look of the host at the device to the next. Default: the solver's choice.
     history : bool
         Keep the norms of residuals.
 
@@ -166,7 +164,6 @@ class CG:
         atol: float = 0.0,
         maxiter: int | None = None,
         iterations: int | None = None,
-        check_every: int | None = None,
         history: bool = False,
         precision: str | None = None,
     ) -> None:
@@ -185,7 +182,6 @@ class CG:
         self._tolerances = arguments.tolerance(rtol, "rtol"), arguments.tolerance(atol, "atol")
         self._maxiter = None if maxiter is None else arguments.count(maxiter, "maxiter", 0)
         self._iterations = None if iterations is None else arguments.count(iterations, "iterations", 0)
-        self._check_every = None if check_every is None else arguments.count(check_every, "check_every", 1, 1)
         self._lanes = Lanes()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -285,13 +281,14 @@ class CG:
         key = (*kind, *given.device.lane())
         lane: _Lane | None = self._lanes.get(key)
         if given.device.is_capturing():
-            lane = next((one for one in (lane, *self._lanes.others(kind)) if one is not None and one.is_for(wanted)), None)
-            if lane is None:  # which takes memory, or waits for the device
+            ready: list[_Lane] = [one for one in (lane, *self._lanes.others(kind)) if one is not None and one.is_for(wanted)]
+            if not ready:  # which takes memory, or waits for the device
                 raise RuntimeError("a solve in a CUDA graph must be prepared: solve once before the capture, after an update")
-            held: _Lane = self._lanes.captured(id(lane), lambda: lane)
-            return held
+            self._lanes.captured(id(ready[0]), lambda: ready[0])
+            return ready[0]
         if lane is None or lane.runs:
-            lane = self._lanes.put(key, _Lane(self._made(given), wanted))
+            lane = _Lane(self._made(given), wanted)
+            self._lanes.put(key, lane)
         elif not lane.is_for(wanted):
             lane.prepared = None
             lane.engine.update(given.matrix, given.preconditioner)
@@ -299,7 +296,7 @@ class CG:
         return lane
 
     def _made(self, given: Arguments) -> Any:
-        system = solving.described(given, check_every=self._check_every, iterations=self._iterations, history=self._history)
+        system = solving.described(given, iterations=self._iterations, history=self._history)
         engine: Any
         if system.device.kind == "cpu":
             from .cpu.cg import Engine as engine

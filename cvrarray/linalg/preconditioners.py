@@ -219,9 +219,8 @@ class BlockJacobi(Inverse):
 
 def precision(dtype: Any, like: np.dtype) -> np.dtype:
     """`dtype`, or its real one where `like` is real."""
-    dtype = np.dtype(dtype)
-    real: np.dtype = dtype if like.kind == "c" else np.dtype(dtype.type(0).real.dtype)
-    return real
+    wanted: np.dtype = np.dtype(dtype)
+    return wanted if like.kind == "c" else np.dtype(wanted.type(0).real.dtype)
 
 
 #: By a structure: where the blocks on the diagonal lie, for each size. No more numbers than the blocks' own.
@@ -233,7 +232,7 @@ def diagonal_blocks(A: Any, size: int) -> Any:
     once for each structure.
     """
     if not isinstance(A, FormatArray):
-        return (A if isinstance(A, SparseArray) else operators.diagonal_source(A)).block_diagonal(size)
+        return operators.diagonal_source(A).block_diagonal(size)
     xp = A._target.xp
     slots = _PLACES.of(A._structure, size, lambda: structure.block_diagonal_slots(A, size))
     if not A.nnz:
@@ -380,14 +379,6 @@ def largest_eigenvalue(A: Any, inverse: Any, device: devices.Device) -> float:
     return float(np.linalg.eigvalsh(tridiagonal)[-1] + betas[-1])
 
 
-def _matrix(A: Any, name: str) -> Any:
-    """A as something whose entries can be read."""
-    if isinstance(A, SparseArray):
-        operators.numeric(A.dtype, "A")
-        return A
-    return operators.diagonal_source(A, name)
-
-
 def jacobi(A: Any) -> Jacobi:
     """The diagonal preconditioner: ``M = inv(diag(A))``. The solvers apply it inside their updates of vectors.
 
@@ -413,7 +404,7 @@ def jacobi(A: Any) -> Jacobi:
     >>> cvrarray.linalg.jacobi(A).matvec(np.ones(2))
     array([0.5 , 0.25])
     """
-    return Jacobi(_matrix(A, "jacobi"))
+    return Jacobi(operators.diagonal_source(A, "jacobi"))
 
 
 def block_jacobi(A: Any, block_size: int | None = None) -> BlockJacobi:
@@ -445,7 +436,7 @@ def block_jacobi(A: Any, block_size: int | None = None) -> BlockJacobi:
     >>> cvrarray.linalg.block_jacobi(A).matvec(np.ones(4)).round(6)
     array([0.333333, 0.333333, 0.25    , 0.25    ])
     """
-    A = _matrix(A, "block_jacobi")
+    A = operators.diagonal_source(A, "block_jacobi")
     size = getattr(A, "block_size", None) if block_size is None else block_size
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or not 1 <= size <= 64:
         raise ValueError(
@@ -493,7 +484,7 @@ def chebyshev(A: Any, degree: int = 3, *, ratio: float = 30.0) -> Chebyshev:
         raise ValueError(f"degree must be a whole number from 1; got {degree!r}")
     if not ratio > 1:
         raise ValueError(f"ratio must be above 1; got {ratio!r}")
-    return Chebyshev(_matrix(A, "chebyshev"), int(degree), float(ratio))
+    return Chebyshev(operators.diagonal_source(A, "chebyshev"), int(degree), float(ratio))
 
 
 NAMED: dict[str, Callable[[Any], Any]] = {"jacobi": jacobi, "block_jacobi": block_jacobi}

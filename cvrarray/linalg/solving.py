@@ -70,8 +70,8 @@ def _scaled(
 ) -> Solution:
     """:func:`run` for norms of b and of the start."""
     b, x, xp, (sizes, starts) = given.b, given.x, given.device.xp, norms
-    bad = arguments.bad_start(sizes, starts)
-    left_out = [j for j, reason in enumerate(bad) if reason]
+    bad = np.where(~np.isfinite(sizes), solution.B_NOT_FINITE, np.where(~np.isfinite(starts), solution.X0_NOT_FINITE, ""))
+    left_out = np.flatnonzero(bad != "").tolist()
     start = x.copy() if given.has_start else None
     scale, is_far = scale_of(sizes, starts, b.dtype)
     dropped = np.flatnonzero(is_far | (sizes == 0))
@@ -89,7 +89,7 @@ def _scaled(
         def callback(value: Any) -> Any:  # GMRES may hand over relative norms instead of x
             return given_callback(times(value, 1 / scale, xp) if np.shape(value) == x.shape else value)
 
-    outcome = engine().run(b, x, tolerance, limit, *([callback] if callback is not None else []))
+    outcome = engine().run(b, x, tolerance, limit, callback)
     if is_scaled:
         outcome = _unscaled(given, b, x, scale, tolerance, outcome)
     if start is None or dropped.size:
@@ -101,7 +101,7 @@ def _scaled(
     if left_out or is_scaled:
         outcome = outcome._replace(
             residual=outcome.residual / scale,
-            reasons=[why or reason for why, reason in zip(bad, outcome.reasons, strict=True)],
+            reasons=[str(why) or reason for why, reason in zip(bad, outcome.reasons, strict=True)],
             history=None if outcome.history is None else outcome.history / xp.asarray(scale),
         )
         outcome.residual[left_out] = np.nan

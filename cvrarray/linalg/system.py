@@ -39,7 +39,6 @@ class System:
     columns: int | None  # None for vectors (n,), else k of (n, k)
     dtype: np.dtype  # of the vectors
     device: devices.Device
-    check_every: int | None = None  # iterations between looks at the device; None: the engine's choice
     iterations: int | None = None  # run exactly so many, and test nothing
     history: bool = False
 

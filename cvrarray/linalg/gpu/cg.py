@@ -250,7 +250,7 @@ class Engine:
                 return found
         self._prepare_steps()
         if self._wanted != "launches" and can_be_captured(self._matrix, self.system.preconditioner):
-            return Batches(self, self.system.check_every or self._default_batch())
+            return Batches(self, self._default_batch())
         return Launches(self)
 
     def _waits_for_gathers(self) -> bool:
