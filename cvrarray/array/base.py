@@ -1086,10 +1086,6 @@ class SparseArray(Names):
         """
         return None
 
-    def _column_sums(self, dtype: np.dtype) -> Any:
-        """(n_cols,) the sums of columns: as :meth:`_row_sums`."""
-        return None
-
     def _own_csr(self) -> CSR:
         """Canonical CSR on the array's device, of new arrays."""
         return self._canonical_csr()

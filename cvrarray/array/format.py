@@ -78,8 +78,8 @@ class FormatArray(SparseArray):
     A module of kernels has ``convert(csr, **keywords) -> tables``, ``product(tables, dtype) -> run`` and
     ``to_csr(tables, first, last)``, the canonical CSR of the rows [first, last). Optional are
     ``product_matrix``, ``product_transposed``, ``diagonal(tables, offset)``, and ``fill(tables, order, data, values)``,
-    which writes a value table: with it goes the method ``_order``. On a CPU also ``row_sums(tables, dtype)`` and
-    ``column_sums(tables, dtype)``, which give a ``run(y)`` or None.
+    which writes a value table: with it goes the method ``_order``. On a CPU also ``row_sums(tables, dtype)``, which
+    gives a ``run(y)`` or None.
     """
 
     format: ClassVar[str]
@@ -505,17 +505,10 @@ class FormatArray(SparseArray):
         return csr._replace(indptr=csr.indptr.copy(), indices=csr.indices.copy(), data=csr.data.copy())
 
     def _row_sums(self, dtype: np.dtype) -> Any:
-        return self._line_sums("row_sums", self.shape[0], dtype)
-
-    def _column_sums(self, dtype: np.dtype) -> Any:
-        return self._line_sums("column_sums", self.shape[1], dtype)
-
-    def _line_sums(self, kind: str, n: int, dtype: np.dtype) -> Any:
-        """What the device's module has a kernel of this kind for; else None."""
-        run: Any = self._kernel(kind, dtype) if hasattr(self._module(self._target), kind) else None
+        run: Any = self._kernel("row_sums", dtype) if hasattr(self._module(self._target), "row_sums") else None
         if run is None:
             return None
-        sums = self._target.xp.empty(n, dtype)
+        sums = self._target.xp.empty(self.shape[0], dtype)
         run(sums)
         return sums
 

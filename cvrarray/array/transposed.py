@@ -377,12 +377,6 @@ class TransposedArray(SparseArray):
     def _places(self) -> tuple[Any, Any]:
         return super()._places() if self._own is None else self._own._places()  # which remembers them
 
-    def _row_sums(self, dtype: np.dtype) -> Any:
-        return self.base._column_sums(dtype)
-
-    def _column_sums(self, dtype: np.dtype) -> Any:
-        return self.base._row_sums(dtype)
-
     def _diagonal(self, offset: int) -> Any:
         return self.base._diagonal(-offset)
 
