@@ -89,7 +89,7 @@ def measured(name: str, dtypes: Iterable[str], columns: Iterable[int], device: d
                 x = xp.random.default_rng(0).random(csr.shape[1:] if k == 1 else (csr.shape[1], k), dtype)
                 with device.comparing() as found:
                     array @ x
-                times = found[0].milliseconds if found else {}
+                times = found[0].times if found else {}
                 yield {"matrix": name, "format": format, "dtype": dtype, "columns": k, "milliseconds": times}
 
 

@@ -1082,10 +1082,8 @@ class SparseArray(Names):
         """Canonical CSR on the array's device. Its arrays may be others' too: nobody writes to them, or hands them out."""
         raise NotImplementedError
 
-    def _line_sums(self, axis: int, dtype: np.dtype) -> Any:
-        """The sums of rows (``axis=1``) or columns in `dtype`, to which the array's promotes; None where a product with ones is
-        to make them.
-        """
+    def _row_sums(self, dtype: np.dtype) -> Any:
+        """The sums of rows in `dtype`, to which the array's promotes; None where a product with ones is to make them."""
         return None
 
     def _own_csr(self) -> CSR:

@@ -77,9 +77,8 @@ class FormatArray(SparseArray):
 
     A module of kernels has ``convert(csr, **keywords) -> tables``, ``product(tables, dtype) -> run`` and
     ``to_csr(tables, first, last)``, the canonical CSR of the rows [first, last). Optional are
-    ``product_matrix``, ``product_transposed``, and ``fill(tables, order, data, values)``,
-    which writes a value table: with it goes the method ``_order``. On a CPU also ``row_sums(tables, dtype)`` and
-    ``column_sums(tables, dtype)``, which give a ``run(y)`` or None.
+    ``product_matrix``, ``product_transposed``, and ``fill(tables, order, data, values)``, which writes a value table: with
+    it goes the method ``_order``. On a CPU also ``row_sums(tables, dtype)``, which gives a ``run(y)`` or None.
     """
 
     format: ClassVar[str]
@@ -329,12 +328,11 @@ class FormatArray(SparseArray):
         tables, begin = self._part(first, last)
         return encoding.rows(self, tables, first - begin, last - begin)
 
-    def _line_sums(self, axis: int, dtype: np.dtype) -> Any:
-        kind = ("column_sums", "row_sums")[axis]
-        run: Any = self._kernel(kind, dtype) if hasattr(self._module(self._target), kind) else None
+    def _row_sums(self, dtype: np.dtype) -> Any:
+        run: Any = self._kernel("row_sums", dtype) if hasattr(self._module(self._target), "row_sums") else None
         if run is None:
             return None
-        sums = self._target.xp.empty(self.shape[1 - axis], dtype)
+        sums = self._target.xp.empty(self.shape[0], dtype)
         run(sums)
         return sums
 

@@ -228,7 +228,7 @@ def _line_sums(array: Any, dtype: np.dtype) -> Any:
         lengths = csr.indptr[1:] - csr.indptr[:-1]
         within, _ = indexing._runs(xp, xp.zeros_like(row_start), lengths)
         array = array._like(indexing._csr_of(csr.indptr, within, csr.data, (csr.shape[0], max(1, csr.nnz))))
-    sums: Any = array._line_sums(1, dtype)
+    sums: Any = array._row_sums(dtype)
     return array.matvec(array._target.xp.ones(array.shape[1], dtype)) if sums is None else sums
 
 

@@ -365,9 +365,6 @@ class TransposedArray(SparseArray):
             transpose: CSR = self._target.backend("csr").transpose(csr)
             return transpose
 
-    def _line_sums(self, axis: int, dtype: np.dtype) -> Any:
-        return self.base._line_sums(1 - axis, dtype)
-
     def _diagonal(self, offset: int) -> Any:
         return self.base._diagonal(-offset)
 

@@ -271,21 +271,3 @@ def spread(indptr: np.ndarray) -> float:
         away = indptr[row + 1] - indptr[row] - mean
         squares += away * away
     return math.sqrt(squares / max(n_rows, 1)) / mean if mean else 0.0
-
-
-@kernel
-def in_threes(indptr: np.ndarray, indices: np.ndarray, looks: int) -> float:
-    """Share of the nonzeros in rows 3 i, 3 i + 1 and 3 i + 2 that have the same columns, at about `looks` places i."""
-    n_threes = (indptr.size - 1) // 3
-    alike = total = 0
-    for i in range(0, n_threes, max(1, n_threes // max(1, looks))):
-        first, length = indptr[3 * i], indptr[3 * i + 1] - indptr[3 * i]
-        nonzeros = indptr[3 * i + 3] - first
-        total += nonzeros
-        same = nonzeros == 3 * length and indptr[3 * i + 2] - first == 2 * length
-        position = first
-        while same and position < first + length:
-            same = indices[position] == indices[position + length] and indices[position] == indices[position + 2 * length]
-            position += 1
-        alike += nonzeros if same else 0
-    return alike / max(total, 1)
