@@ -126,6 +126,7 @@ class FormatArray(SparseArray):
         with target.use():
             try:
                 self._open(self._convert(coercion.move(csr, target), target, encodes, **keywords))
+                encoding.protect(self._tables)
                 target.wait()
             except MemoryError as error:
                 raise limits.named(error, csr.shape) from error
@@ -152,6 +153,8 @@ class FormatArray(SparseArray):
         """An array around tables as they are, or one that is :class:`Pending`. Nothing is checked: see :meth:`check`."""
         self = object.__new__(cls)
         self._open(tables, plan)
+        if not isinstance(tables, Pending):
+            encoding.protect(tables)
         return self
 
     def _open(self, tables: Any, plan: str | None = None) -> None:
@@ -161,7 +164,6 @@ class FormatArray(SparseArray):
             self._origin.pending, matrix = tables, tables.csr
             self._target, self._dtype = devices.CPU, matrix.data.dtype
         else:
-            encoding.protect(tables)
             self._tables = matrix = tables
             self._target, self._dtype = devices.of(self._values(tables)), encoding.dtype_of(type(self), tables)
         self._plan, self._shape, self._nnz = plan, matrix.shape, int(matrix.nnz)
@@ -268,8 +270,10 @@ class FormatArray(SparseArray):
             values = self._target.xp.ascontiguousarray(values)
         elif values.ctypes.data % 64 or not values.flags.c_contiguous:  # the CPU's kernels want it at a cache line
             values = encoding.copied(values, self._target)
-        array = self._from_tables(encoding.with_values(type(self), self._tables, values, distinct))
+        array = object.__new__(type(self))
+        array._open(encoding.with_values(type(self), self._tables, values, distinct))
         array._structure = self._structure
+        encoding.protect((values, distinct))  # the others are
         return array
 
     def _values_changed(self, is_whole: bool = True) -> None:

@@ -88,7 +88,7 @@ class Products:
     ready: dict[tuple[Any, tuple[int, ...]], Any]  # dtype and shape of x -> all that a call needs
 
     def __init__(self) -> None:
-        self.drop()
+        self.kernels, self.ready = {}, {}
 
     def drop(self) -> None:
         """Forget them."""
@@ -112,12 +112,13 @@ class State(Enum):
 class Transpose:
     """What an array keeps of its transpose: tables, with the version of the values in them, and products with it."""
 
+    state = State.UNDECIDED
+    tables: Any = None  # an array that is the transpose
+    version: int | None = None  # None where it must get the values before its next product
+    is_in_graphs = False  # whether CUDA graphs multiply by the tables
+
     def __init__(self) -> None:
-        self.state = State.UNDECIDED
-        self.tables: Any = None  # an array that is the transpose
-        self.version: int | None = None  # None where it must get the values before its next product
         self.products = Products()
-        self.is_in_graphs = False  # whether CUDA graphs multiply by the tables
 
     def is_old(self, version: int | None) -> bool:
         """Whether there are tables that have not got the array's values, of this version, yet."""

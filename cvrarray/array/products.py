@@ -240,11 +240,11 @@ def _adjoint(product: Callable[[Any, Any], Any], array: Any, x: Any) -> Any:
 
 def _multiply(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
     """The product with a checked operand of one or two dimensions."""
-    n_rows, n_cols = array.shape
+    n_rows, n_cols = array._shape
     if x.shape[0] != n_cols:
         found = x.size if x.ndim == 1 else f"shape {x.shape}"
-        raise ValueError(f"x must have length {n_cols} for an array of shape {array.shape}; got {found}")
-    dtype, work = product_dtype(array.dtype, x.dtype)
+        raise ValueError(f"x must have length {n_cols} for an array of shape {array._shape}; got {found}")
+    dtype, work = product_dtype(array._dtype, x.dtype)
     shape = (n_rows, *x.shape[1:])
     given = None if out is None else checked_out(array, out, shape, dtype)
     alpha, beta = scalar(alpha, "alpha", work), scalar(beta, "beta", work)
