@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Self
@@ -174,24 +173,3 @@ class Attributes:
             f"device={self.device}, {self._described()}, {self.nbytes / 1e6:.3g} MB>"
         )
         return text if self.plan is None else f"{text[:-1]}\n  plan: {self.plan}>"
-
-    def _repr_html_(self) -> str:
-        """A table for notebooks."""
-        rows = {
-            "Format": self.format,
-            "Shape": f"{self.shape[0]} x {self.shape[1]}",
-            "Data type": self.dtype,
-            "Stored entries": self.nnz,
-            "Density": f"{self.density:.3g}",
-            "Fill value": self.fill_value,
-            "Values stored": self._stored_as or "plain",
-            "Device": self.device,
-            "Layout": self._described(),
-            "Size": f"{self.nbytes / 1e6:.3g} MB",
-            "Bytes an entry": f"{self.nbytes / self.nnz:.3g}" if self.nnz else "-",
-        }
-        if self.plan is not None:
-            rows["Plan"] = self.plan
-        left = ' style="text-align: left"'
-        cells = "".join(f"<tr><th{left}>{name}</th><td{left}>{html.escape(str(rows[name]))}</td></tr>" for name in rows)
-        return f'<table class="cvrarray"><caption>{type(self).__name__}</caption><tbody>{cells}</tbody></table>'

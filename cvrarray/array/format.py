@@ -73,7 +73,9 @@ class FormatArray(SparseArray):
       ``cvrarray.gpu.<name>``, or ``_modules`` where these lie elsewhere;
     - ``_table_type``, ``_value_table``, ``_stored``: its tables and how they lie in files;
     - ``_invariants``: what :meth:`check` verifies; ``_layout`` and ``_parameters`` for the repr and derived arrays;
-    - ``_variants``, ``_microseconds``, ``_why``, where ``asarray(format="auto")`` shall consider it.
+    - ``_wants``, ``_for_conversion``, ``_n_slots``, ``_part``, ``_order`` where the defaults below are not enough;
+    - ``_tuned``, ``_variants``, ``_microseconds``, ``_for_columns``, ``_why``, where ``asarray(format="auto")`` shall
+      consider it. A variant's name is the format's, followed by the value of the keyword ``_tuned`` where it has one.
 
     A module of kernels has ``convert(csr, **keywords) -> tables``, ``product(tables, dtype) -> run`` and
     ``to_csr(tables, first, last)``, the canonical CSR of the rows [first, last). Optional are
