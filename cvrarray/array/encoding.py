@@ -92,16 +92,6 @@ def numbered(array_class: Any, tables: Any) -> Any:
     return tables._replace(**{array_class._value_table: stored, "distinct": None})
 
 
-def numbered_from_one(array_class: Any, tables: Any) -> Any:
-    """As :func:`numbered`, of numbers that stand for the values, each with 1 added: what is not stored is 0."""
-    distinct, stored = table(tables), array_class._values(tables)
-    if distinct.size == 1:
-        numbers = devices.of(distinct).xp.ones(array_class._n_slots(tables), np.uint8)
-    else:
-        numbers = stored + np.uint16(1)
-    return tables._replace(**{array_class._value_table: numbers, "distinct": None})
-
-
 def looked_up(tables: Any, stored: Any) -> Any:
     """The values that entries of :func:`numbered` tables stand for."""
     distinct = table(tables)

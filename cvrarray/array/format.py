@@ -346,13 +346,9 @@ class FormatArray(SparseArray):
 
     def _diagonal(self, offset: int) -> Any:
         diagonal = getattr(self._module(self._target), "diagonal", None)
-        if diagonal is None or self._origin.pending is not None:
+        if diagonal is None or self._origin.pending is not None or not pads_with_zero(encoding.table(self._tables)):
             return super()._diagonal(offset)
-        distinct = encoding.table(self._tables)
-        if pads_with_zero(distinct):
-            return encoding.looked_up(self._tables, diagonal(encoding.numbered(type(self), self._tables), offset))
-        found = diagonal(encoding.numbered_from_one(type(self), self._tables), offset)
-        return self._target.xp.where(found > 0, distinct[found - (found > 0)], distinct.dtype.type(0))
+        return encoding.looked_up(self._tables, diagonal(encoding.numbered(type(self), self._tables), offset))
 
     def _kernel(self, kind: str, dtype: np.dtype) -> Run:
         kernels, version = self._products.kernels, self._version

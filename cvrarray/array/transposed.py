@@ -179,17 +179,13 @@ def _without_tables(base: Any, kind: str, dtype: np.dtype) -> Run:
         return base._kernel("product_transposed", dtype)  # type: ignore[no-any-return]
 
     def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
-        if x.shape[1] >= CONVERT_FROM or not _scatters(base):
+        scatters = hasattr(base._module(base._target), "product_transposed")  # from its own tables: on a CPU ours do
+        if x.shape[1] >= CONVERT_FROM or not scatters:
             by_panels(base, kind, dtype)(x, y, alpha, beta)
             return
         by_columns(base._kernel("product_transposed", dtype))(x, y, alpha, beta)
 
     return run
-
-
-def _scatters(base: Any) -> bool:
-    """Whether the format multiplies a vector by its transpose from its own tables: on a CPU ours do."""
-    return hasattr(base._module(base._target), "product_transposed")
 
 
 def by_panels(base: Any, kind: str, dtype: np.dtype) -> Run:
