@@ -23,9 +23,6 @@ from ..input import coercion
 #: dtypes of float32 -> the same of float64
 WIDER = {narrow: wide for wide, narrow in NARROWER.items()}
 
-#: Dtypes and shapes of operands that an array has products ready for, at most.
-MOST_READY = 32
-
 _MOST = 1e38  # below what any float can hold that products are computed in
 
 _EVERYDAY = int, float  # types of scalars
@@ -79,16 +76,6 @@ class PreparedProduct:
         self.run, self.y_shape = run, y_shape
         self.fits, self.may_share_memory, self.empty = _fits(target), target.may_share_memory, target.xp.ndarray
         self.one, self.zero = dtype.type(1), dtype.type(0)
-
-
-def keep_ready(ready: dict[Any, Any], key: tuple[Any, tuple[int, ...]], product: Any) -> None:
-    """Have the next products with operands of this dtype and shape find `product`: those of a few shapes.
-
-    `ready` is what the array had before the product was prepared: it gets another one when that is no longer to be found.
-    """
-    if len(ready) >= MOST_READY:
-        ready.clear()
-    ready[key] = product
 
 
 def _fits(target: Any) -> Callable[[Any], bool]:
@@ -315,7 +302,7 @@ def _run(array: Any, x: Any, y: Any, alpha: Any, beta: Any, dtype: np.dtype) -> 
         run = array._kernel("product" if x.ndim == 1 else "product_matrix", y.dtype)
     run(x, y, alpha, beta)
     if y.dtype == dtype and (dtype, x.shape) not in ready and version is not None and version == array._version:
-        keep_ready(ready, (dtype, x.shape), PreparedProduct(array._target, y.shape, dtype, run))
+        ready[dtype, x.shape] = PreparedProduct(array._target, y.shape, dtype, run)
     return y
 
 
