@@ -201,7 +201,7 @@ class SparseArray(Methods):
         >>> A.rmatvec(np.array([1.0, 10.0]))
         array([ 1., 30.,  2.])
         """
-        return products.rmatvec(self, x)
+        return products.adjoint(products.matvec, self, x)
 
     def rmatmat(self, x: Any) -> Any:
         """``A.H @ X`` for a dense matrix X (n_rows, k): (n_cols, k); as :meth:`rmatvec` otherwise.
@@ -214,7 +214,7 @@ class SparseArray(Methods):
                [ 0., 30.],
                [ 2.,  0.]])
         """
-        return products.rmatmat(self, x)
+        return products.adjoint(products.matmat, self, x)
 
     def dot(self, other: Any, out: Any = None, *, format: str | None = None) -> Any:
         """``A @ other``, or ``A * other`` for a scalar.

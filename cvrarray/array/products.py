@@ -17,7 +17,6 @@ import numpy as np
 from ..core import devices
 from ..core.arrays import Run
 from ..core.distinct import NARROWER
-from ..core.tables import CSR
 from ..input import coercion
 
 #: dtypes of float32 -> the same of float64
@@ -34,7 +33,12 @@ def matvec(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -
         y = at_once(array, x, out, alpha, beta)
         if y is not None:
             return y
-    return _matvec(array, x, out, alpha, beta)
+    x = operand(array, x, "x")
+    if x.ndim == 2 and x.shape[1] == 1:  # a column, as linear operators take it
+        return matmat(array, x, out, alpha, beta)
+    if x.ndim != 1:
+        raise TypeError(f"x must be a vector (1-D), or a matrix of one column; got shape {x.shape}. Use A @ x")
+    return _multiply(array, x, out, alpha, beta)
 
 
 def at_once(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -> Any:
@@ -87,15 +91,6 @@ def _fits(target: Any) -> Callable[[Any], bool]:
     return lambda array: (
         array.flags.c_contiguous and not array.data.ptr % 16 and array.data.device_id == index and current() == index
     )
-
-
-def _matvec(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
-    x = operand(array, x, "x")
-    if x.ndim == 2 and x.shape[1] == 1:  # a column, as linear operators take it
-        return matmat(array, x, out, alpha, beta)
-    if x.ndim != 1:
-        raise TypeError(f"x must be a vector (1-D), or a matrix of one column; got shape {x.shape}. Use A @ x")
-    return _multiply(array, x, out, alpha, beta)
 
 
 def matmat(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -> Any:
@@ -178,7 +173,7 @@ def multiply_sparse(left: Any, right: Any, format: str | None = None) -> Any:
         raise TypeError(f"a product needs two matrices; got shapes {left.shape} and {right.shape}. Use .todense() on a vector")
     if left.shape[1] != right.shape[0]:
         raise ValueError(f"a product needs shapes (m, k) and (k, n); got {tuple(left.shape)} and {tuple(right.shape)}")
-    a, b = _factors(coercion.as_csr(left), right)
+    a, b = coercion.as_csr(left), coercion.as_csr(right)
     device = coercion.same_device(left=a.data, right=b.data)
     dtype = product_dtype(a.data.dtype, b.data.dtype)[0]
     work = coercion.wide(dtype)
@@ -198,28 +193,8 @@ def multiply_sparse(left: Any, right: Any, format: str | None = None) -> Any:
         return ours._like(csr._replace(data=coercion.narrowed(csr.data, dtype)))
 
 
-def _factors(a: CSR, right: Any) -> tuple[CSR, CSR]:
-    """`a` and `right` as CSR; of an array of ours on the CPU that is much larger only the rows between those that `a`
-    names.
-    """
-    if not (isinstance(a.data, np.ndarray) and hasattr(right, "_canonical_rows") and 0 < 2 * a.nnz < right.nnz):
-        return a, coercion.as_csr(right)
-    low, high = int(a.indices.min()), int(a.indices.max()) + 1
-    a = a._replace(indices=a.indices - a.indices.dtype.type(low), shape=(a.shape[0], high - low))
-    return a, right._canonical_rows(low, high)
-
-
-def rmatvec(array: Any, x: Any) -> Any:
-    """``array.H @ x``; conjugates are taken of the vectors, never of the matrix."""
-    return _adjoint(matvec, array, x)
-
-
-def rmatmat(array: Any, x: Any) -> Any:
-    """``array.H @ X``."""
-    return _adjoint(matmat, array, x)
-
-
-def _adjoint(product: Callable[[Any, Any], Any], array: Any, x: Any) -> Any:
+def adjoint(product: Callable[[Any, Any], Any], array: Any, x: Any) -> Any:
+    """``array.H @ x`` by :func:`matvec` or :func:`matmat`; conjugates are taken of x, never of the matrix."""
     if array.dtype.kind != "c":
         return product(array.T, x)
     return product(array.T, operand(array, x, "x").conj()).conj()
