@@ -114,22 +114,10 @@ class BBCSRArray(FormatArray):
 
     Parameters
     ----------
-    obj : sparse or dense 2-D array, or a tuple
-        scipy.sparse, cupyx.scipy.sparse, pydata/sparse, NumPy, CuPy or an array of ours. Duplicates are summed. A tuple
-        is, as for SciPy's constructors, ``(data, (row, col))``, ``(data, indices, indptr)`` or the shape of an empty
-        matrix.
     block_size : int
         Rows and columns of a block, 1 to 32: 6 for shells and rigid bodies, 3 for solids, 1 for no blocks.
-    device : str, optional
-        ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: where `obj` lives.
-    shape : (n_rows, n_cols), optional
-        Of a matrix in parts. Default: as large as they need.
-    dtype : data type, optional
-        To which values are cast. Default: theirs.
-    copy : ignored; SciPy has it. The tables are new ones always.
-    values : {"auto", "plain"}
-        ``"auto"`` stores values in fewer bytes where that pays: one value once, at most 256 different ones as 8-bit
-        numbers, float64 that is exactly float32 as such. Every result has the same bits as with ``"plain"``.
+    obj, device, shape, dtype, copy, values
+        As of :class:`cvrarray.CVRArray`.
 
     Raises
     ------
@@ -198,17 +186,16 @@ class BBCSRArray(FormatArray):
         blocks : (n_blocks, block_size, block_size) values
             All of them are stored entries, zeros too.
         shape : (n_rows, n_cols), optional
-            Default: just large enough for the blocks. Entries of blocks that reach over it must be 0.
+            Default: just large enough for the blocks. Entries of blocks that reach over it are left out.
         device : str, optional
-            Default: where `blocks` live.
+            Default: where all three live.
         values : {"auto", "plain"}
             As for the constructor.
 
         Raises
         ------
         ValueError
-            `blocks` is not (n_blocks, b, b) with b from 1 to 32, the lengths disagree, a pair is negative or lies
-            outside `shape`, or a value other than 0 does.
+            `blocks` is not (n_blocks, b, b) with b from 1 to 32, the lengths disagree, or a pair lies outside `shape`.
 
         Examples
         --------
@@ -219,33 +206,16 @@ class BBCSRArray(FormatArray):
                [5., 6., 0., 0.],
                [7., 8., 0., 0.]])
         """
-        home, encodes = devices.of(blocks), encoding.checked(values)
-        with home.use():
-            blocks = home.xp.asarray(blocks)
-            if blocks.ndim != 3 or blocks.shape[1] != blocks.shape[2]:
-                raise ValueError(f"blocks must have shape (n_blocks, block_size, block_size); got {blocks.shape}")
-            size = integer(blocks.shape[1], "block_size", 1, WARP)
-            coercion.check_dtype(blocks.dtype)
-            devices.check_aligned(blocks, "blocks")
-            pairs = coercion.as_integers(block_rows, "block_rows"), coercion.as_integers(block_cols, "block_cols")
-            coercion.same_device(**({"block_rows": pairs[0], "block_cols": pairs[1]} if pairs[0].size else {}), blocks=blocks)
-            lengths = pairs[0].size, pairs[1].size, blocks.shape[0]
-            if len(set(lengths)) > 1:
-                raise ValueError("block_rows, block_cols and blocks must have one length; got {}, {} and {}".format(*lengths))
-            needed = tuple(size * (int(p.max()) + 1) if p.size else 0 for p in pairs)
-            shape = coercion.check_shape(needed if shape is None else shape)
-            for p, name, n in zip(pairs, ("block_rows", "block_cols"), shape, strict=True):
-                if not in_range(p, 0, -(-n // size)):
-                    bad = int(p.min()) if int(p.min()) < 0 else int(p.max())
-                    raise ValueError(f"{name} must lie in [0, {-(-n // size)}) for shape {shape}; got {bad}")
-            for p, n, axis in ((pairs[0], shape[0], 1), (pairs[1], shape[1], 2)):
-                if n % size and bool(blocks.swapaxes(1, axis)[p == n // size, n % size :].any()):
-                    raise ValueError(f"values of blocks beyond shape {shape} must be 0. Enlarge shape, or clear them")
-        target = home if device is None else devices.parse(device)
+        encodes = encoding.checked(values)
+        blocks = blocks if hasattr(blocks, "dtype") else np.asarray(blocks)
+        if blocks.ndim != 3 or blocks.shape[1] != blocks.shape[2]:
+            raise ValueError(f"blocks must have shape (n_blocks, block_size, block_size); got {blocks.shape}")
+        coercion.check_dtype(blocks.dtype)
+        devices.check_aligned(blocks, "blocks")
         plan = extensions.load("assembly").Assembly(
-            *(devices.move(p, target) for p in pairs), shape=shape, block_size=size, format="bbcsr", device=target
+            block_rows, block_cols, shape=shape, block_size=blocks.shape[1], format="bbcsr", device=device
         )
-        array: Self = plan(devices.move(blocks, target))
+        array: Self = plan(blocks if device is None else devices.move(blocks, plan._target))
         array = encoding.encoded(array) if encodes else array
         return array if type(array) is cls else cls._from_tables(array._tables)
 

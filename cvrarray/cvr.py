@@ -17,16 +17,7 @@ lane works through whole rows, one after the other. A lane that runs dry is *fed
     row 3: g h i j    Before step 3 both lanes are dry. Lane 0 takes row 3, the last one. Lane 1 finds no row, so it steals
                       the first two of row 3; both parts add into entry 0 of tail, which is row 3.
 
-Arrays of one chunk, as :meth:`CVRArray.chunk` returns them
------------------------------------------------------------
-=============  ====================  ====================================================================================
-val            (n_lanes, n_steps)    values; slot ``pos = step * n_lanes + lane`` is ``val[lane, step]``
-col_idx        (n_lanes, n_steps)    columns
-rec_pos        (n_records,)          after this slot the lane's running sum is complete
-rec_wb         (n_records,)          where it goes: a row while ``rec_pos < lr_rec``, from then on an entry of ``tail``
-tail           (n_lanes,)            the row each lane held when the last row was fed; -1 for a lane that never had one
-lr_rec         int                   the slot of the first lane that found no row to feed
-=============  ====================  ====================================================================================
+Slot ``pos = step * n_lanes + lane`` is ``val[lane, step]`` of a :class:`Chunk`, which says what the arrays of a chunk are.
 
 Conversion of one chunk
 -----------------------

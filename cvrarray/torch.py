@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from .array.format import LIVING
-from .array.products import keep_ready
 from .array.transposed import TransposedArray, with_values
 from .array.values import places
 from .core import devices
@@ -143,7 +142,7 @@ def _computed(A: Any, x: torch.Tensor, values: torch.Tensor | None, transposed: 
         (array.matvec if x.ndim == 1 else array.matmat)(_view(x), out=_view(y))
     ready = held.get((_NUMPYS[x.dtype], x.shape)) if values is None else None
     if ready is not None:
-        keep_ready(held, (x.dtype, x.shape), _Launch(ready, x))
+        held[x.dtype, x.shape] = _Launch(ready, x)
     return y
 
 

@@ -238,15 +238,14 @@ def test_chunk_numbers(k, device):
 
 ONES = np.ones((2, 3, 3))
 BLOCKS = [
-    ("one length less", ([0], [0, 1], ONES, None), ValueError, "one length.*1, 2 and 2"),
+    ("one length less", ([0], [0, 1], ONES, None), ValueError, "one length.*1 and 2"),
     ("blocks not square", ([0, 1], [0, 1], np.ones((2, 3, 2)), None), ValueError, r"blocks.*\(2, 3, 2\)"),
     ("blocks 2-D", ([0, 1], [0, 1], np.ones((2, 3)), None), ValueError, r"blocks.*\(2, 3\)"),
     ("blocks too large", ([0, 1], [0, 1], np.ones((2, 33, 33)), None), ValueError, "block_size.*32.*33"),
     ("blocks empty", ([0, 1], [0, 1], np.ones((2, 0, 0)), None), ValueError, "block_size.*0"),
-    ("negative pair", ([0, -1], [0, 1], ONES, None), ValueError, "block_rows.*-1"),
-    ("pair outside the shape", ([0, 1], [0, 3], ONES, (6, 9)), ValueError, r"block_cols.*\[0, 3\).*3"),
-    ("value outside the shape", ([0, 1], [0, 1], ONES, (5, 6)), ValueError, r"shape \(5, 6\)"),
-    ("float pairs", ([0.0, 1.0], [0, 1], ONES, None), TypeError, "block_rows.*integers.*float64"),
+    ("negative pair", ([0, -1], [0, 1], ONES, None), ValueError, "rows.*-1"),
+    ("pair outside the shape", ([0, 1], [0, 3], ONES, (6, 9)), ValueError, r"cols.*\[0, 3\).*3"),
+    ("float pairs", ([0.0, 1.0], [0, 1], ONES, None), TypeError, "rows.*integers.*float64"),
     ("object blocks", ([0, 1], [0, 1], ONES.astype(object), None), TypeError, "values must be.*object"),
     ("longdouble blocks", ([0, 1], [0, 1], ONES.astype(np.longdouble), None), TypeError, "values must be.*astype"),
 ]

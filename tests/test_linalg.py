@@ -18,6 +18,7 @@ from zoo import ZOO
 
 import cvrarray
 from cvrarray import linalg
+from cvrarray.array import structure
 from cvrarray.core import devices
 from cvrarray.linalg.solution import INFO
 
@@ -849,7 +850,7 @@ def test_blocks_of_the_diagonal(build, block_size, dtype, device):
     dense = csr.toarray()
     n = len(dense)
     A = build(csr, device)
-    blocks = get(A.block_diagonal(block_size))
+    blocks = get(structure.block_diagonal(A, block_size))
     padded = np.zeros((-(-n // block_size) * block_size,) * 2, dtype)
     padded[:n, :n] = dense
     expected = np.stack([padded[k : k + block_size, k : k + block_size] for k in range(0, len(padded), block_size)])

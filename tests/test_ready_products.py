@@ -10,7 +10,7 @@ import pytest
 import zoo
 from checks import ONE_OF_EACH, assert_same_bits, get, in_threads, in_turn, put
 
-from cvrarray.array import products
+from cvrarray.array import kept
 from cvrarray.core import devices
 
 BUILD = pytest.mark.parametrize("build", ONE_OF_EACH, ids=str)
@@ -93,10 +93,10 @@ def test_scalars_that_are_refused(build, columns, scalar, device):
 def test_few_are_kept(build, device):
     csr = zoo.floats("rows_of_mixed_length")
     for A in (build(csr, device), build(csr, device).T):
-        for k in range(2, products.MOST_READY + 5):
+        for k in range(2, kept.Few.most + 5):
             x = put(operand(A.shape[1], (k,)), device)
             assert_same_bits(A @ x, A @ x)
-            assert 0 < len(A._products.ready) <= products.MOST_READY
+            assert 0 < len(A._products.ready) <= kept.Few.most
 
 
 @BUILD

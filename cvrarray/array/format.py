@@ -73,7 +73,9 @@ class FormatArray(SparseArray):
       ``cvrarray.gpu.<name>``, or ``_modules`` where these lie elsewhere;
     - ``_table_type``, ``_value_table``, ``_stored``: its tables and how they lie in files;
     - ``_invariants``: what :meth:`check` verifies; ``_layout`` and ``_parameters`` for the repr and derived arrays;
-    - ``_variants``, ``_microseconds``, ``_why``, where ``asarray(format="auto")`` shall consider it.
+    - ``_wants``, ``_for_conversion``, ``_n_slots``, ``_part``, ``_order`` where the defaults below are not enough;
+    - ``_tuned``, ``_variants``, ``_microseconds``, ``_for_columns``, ``_why``, where ``asarray(format="auto")`` shall
+      consider it. A variant's name is the format's, followed by the value of the keyword ``_tuned`` where it has one.
 
     A module of kernels has ``convert(csr, **keywords) -> tables``, ``product(tables, dtype) -> run`` and
     ``to_csr(tables, first, last)``, the canonical CSR of the rows [first, last). Optional are
@@ -125,6 +127,7 @@ class FormatArray(SparseArray):
         with target.use():
             try:
                 self._open(self._convert(coercion.move(csr, target), target, encodes, **keywords))
+                encoding.protect(self._tables)
                 target.wait()
             except MemoryError as error:
                 raise limits.named(error, csr.shape) from error
@@ -151,6 +154,8 @@ class FormatArray(SparseArray):
         """An array around tables as they are, or one that is :class:`Pending`. Nothing is checked: see :meth:`check`."""
         self = object.__new__(cls)
         self._open(tables, plan)
+        if not isinstance(tables, Pending):
+            encoding.protect(tables)
         return self
 
     def _open(self, tables: Any, plan: str | None = None) -> None:
@@ -160,7 +165,6 @@ class FormatArray(SparseArray):
             self._origin.pending, matrix = tables, tables.csr
             self._target, self._dtype = devices.CPU, matrix.data.dtype
         else:
-            encoding.protect(tables)
             self._tables = matrix = tables
             self._target, self._dtype = devices.of(self._values(tables)), encoding.dtype_of(type(self), tables)
         self._plan, self._shape, self._nnz = plan, matrix.shape, int(matrix.nnz)
@@ -267,8 +271,10 @@ class FormatArray(SparseArray):
             values = self._target.xp.ascontiguousarray(values)
         elif values.ctypes.data % 64 or not values.flags.c_contiguous:  # the CPU's kernels want it at a cache line
             values = encoding.copied(values, self._target)
-        array = self._from_tables(encoding.with_values(type(self), self._tables, values, distinct))
+        array = object.__new__(type(self))
+        array._open(encoding.with_values(type(self), self._tables, values, distinct))
         array._structure = self._structure
+        encoding.protect((values, distinct))  # the others are
         return array
 
     def _values_changed(self, is_whole: bool = True) -> None:

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.arrays import Run
-from ..core.tables import CSR, Sources
+from ..core.remembered import Few
+from ..core.tables import CSR
 from ..input import coercion
 from . import encoding
 from .budget import Budget
@@ -85,14 +86,14 @@ class Products:
 
     __slots__ = ("kernels", "ready")
     kernels: dict[tuple[str, np.dtype], Run]  # kind and the product's dtype -> what the device's module prepared
-    ready: dict[tuple[Any, tuple[int, ...]], Any]  # dtype and shape of x -> all that a call needs
+    ready: Few  # dtype and shape of x -> all that a call needs
 
     def __init__(self) -> None:
-        self.drop()
+        self.kernels, self.ready = {}, Few()
 
     def drop(self) -> None:
         """Forget them."""
-        self.kernels, self.ready = {}, {}
+        self.kernels, self.ready = {}, Few()
 
     def renew(self) -> None:
         """Have those that copied values copy the new ones."""
@@ -112,16 +113,24 @@ class State(Enum):
 class Transpose:
     """What an array keeps of its transpose: tables, with the version of the values in them, and products with it."""
 
+    state = State.UNDECIDED
+    tables: Any = None  # an array that is the transpose
+    version: int | None = None  # None where it must get the values before its next product
+    is_in_graphs = False  # whether CUDA graphs multiply by the tables
+
     def __init__(self) -> None:
-        self.state = State.UNDECIDED
-        self.tables: Any = None  # an array that is the transpose
-        self.version: int | None = None  # None where it must get the values before its next product
         self.products = Products()
-        self.is_in_graphs = False  # whether CUDA graphs multiply by the tables
 
     def is_old(self, version: int | None) -> bool:
         """Whether there are tables that have not got the array's values, of this version, yet."""
         return self.state is State.KEPT and (version is None or self.version != version)
+
+
+class Orders(Few):
+    """Orders of values that a structure remembers."""
+
+    __slots__ = ()
+    most = 4
 
 
 class Structure:
@@ -133,7 +142,7 @@ class Structure:
         self.slots: Any = None  # (nnz,) where each entry of the canonical CSR lies in the value table
         self.places: Any = None  # the row and the column of each of these entries, once asked for
         self.order: Any = None  # the same as the format has it, once asked for
-        self.sources: dict[Any, Sources | None] = {}  # by the order of values; None: that of the canonical CSR
+        self.sources = Orders()  # by the order of values: Sources, or None for that of the canonical CSR
 
 
 def forget(array: Any, version: int | None) -> None:

@@ -17,14 +17,10 @@ import numpy as np
 from ..core import devices
 from ..core.arrays import Run
 from ..core.distinct import NARROWER
-from ..core.tables import CSR
 from ..input import coercion
 
 #: dtypes of float32 -> the same of float64
 WIDER = {narrow: wide for wide, narrow in NARROWER.items()}
-
-#: Dtypes and shapes of operands that an array has products ready for, at most.
-MOST_READY = 32
 
 _MOST = 1e38  # below what any float can hold that products are computed in
 
@@ -37,7 +33,12 @@ def matvec(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -
         y = at_once(array, x, out, alpha, beta)
         if y is not None:
             return y
-    return _matvec(array, x, out, alpha, beta)
+    x = operand(array, x, "x")
+    if x.ndim == 2 and x.shape[1] == 1:  # a column, as linear operators take it
+        return matmat(array, x, out, alpha, beta)
+    if x.ndim != 1:
+        raise TypeError(f"x must be a vector (1-D), or a matrix of one column; got shape {x.shape}. Use A @ x")
+    return _multiply(array, x, out, alpha, beta)
 
 
 def at_once(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -> Any:
@@ -81,16 +82,6 @@ class PreparedProduct:
         self.one, self.zero = dtype.type(1), dtype.type(0)
 
 
-def keep_ready(ready: dict[Any, Any], key: tuple[Any, tuple[int, ...]], product: Any) -> None:
-    """Have the next products with operands of this dtype and shape find `product`: those of a few shapes.
-
-    `ready` is what the array had before the product was prepared: it gets another one when that is no longer to be found.
-    """
-    if len(ready) >= MOST_READY:
-        ready.clear()
-    ready[key] = product
-
-
 def _fits(target: Any) -> Callable[[Any], bool]:
     """Whether the kernels may have an array of the device's module as it is: contiguous, on the (current) device."""
     if target.kind == "cpu":
@@ -100,15 +91,6 @@ def _fits(target: Any) -> Callable[[Any], bool]:
     return lambda array: (
         array.flags.c_contiguous and not array.data.ptr % 16 and array.data.device_id == index and current() == index
     )
-
-
-def _matvec(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
-    x = operand(array, x, "x")
-    if x.ndim == 2 and x.shape[1] == 1:  # a column, as linear operators take it
-        return matmat(array, x, out, alpha, beta)
-    if x.ndim != 1:
-        raise TypeError(f"x must be a vector (1-D), or a matrix of one column; got shape {x.shape}. Use A @ x")
-    return _multiply(array, x, out, alpha, beta)
 
 
 def matmat(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -> Any:
@@ -191,7 +173,7 @@ def multiply_sparse(left: Any, right: Any, format: str | None = None) -> Any:
         raise TypeError(f"a product needs two matrices; got shapes {left.shape} and {right.shape}. Use .todense() on a vector")
     if left.shape[1] != right.shape[0]:
         raise ValueError(f"a product needs shapes (m, k) and (k, n); got {tuple(left.shape)} and {tuple(right.shape)}")
-    a, b = _factors(coercion.as_csr(left), right)
+    a, b = coercion.as_csr(left), coercion.as_csr(right)
     device = coercion.same_device(left=a.data, right=b.data)
     dtype = product_dtype(a.data.dtype, b.data.dtype)[0]
     work = coercion.wide(dtype)
@@ -211,28 +193,8 @@ def multiply_sparse(left: Any, right: Any, format: str | None = None) -> Any:
         return ours._like(csr._replace(data=coercion.narrowed(csr.data, dtype)))
 
 
-def _factors(a: CSR, right: Any) -> tuple[CSR, CSR]:
-    """`a` and `right` as CSR; of an array of ours on the CPU that is much larger only the rows between those that `a`
-    names.
-    """
-    if not (isinstance(a.data, np.ndarray) and hasattr(right, "_canonical_rows") and 0 < 2 * a.nnz < right.nnz):
-        return a, coercion.as_csr(right)
-    low, high = int(a.indices.min()), int(a.indices.max()) + 1
-    a = a._replace(indices=a.indices - a.indices.dtype.type(low), shape=(a.shape[0], high - low))
-    return a, right._canonical_rows(low, high)
-
-
-def rmatvec(array: Any, x: Any) -> Any:
-    """``array.H @ x``; conjugates are taken of the vectors, never of the matrix."""
-    return _adjoint(matvec, array, x)
-
-
-def rmatmat(array: Any, x: Any) -> Any:
-    """``array.H @ X``."""
-    return _adjoint(matmat, array, x)
-
-
-def _adjoint(product: Callable[[Any, Any], Any], array: Any, x: Any) -> Any:
+def adjoint(product: Callable[[Any, Any], Any], array: Any, x: Any) -> Any:
+    """``array.H @ x`` by :func:`matvec` or :func:`matmat`; conjugates are taken of x, never of the matrix."""
     if array.dtype.kind != "c":
         return product(array.T, x)
     return product(array.T, operand(array, x, "x").conj()).conj()
@@ -240,11 +202,11 @@ def _adjoint(product: Callable[[Any, Any], Any], array: Any, x: Any) -> Any:
 
 def _multiply(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
     """The product with a checked operand of one or two dimensions."""
-    n_rows, n_cols = array.shape
+    n_rows, n_cols = array._shape
     if x.shape[0] != n_cols:
         found = x.size if x.ndim == 1 else f"shape {x.shape}"
-        raise ValueError(f"x must have length {n_cols} for an array of shape {array.shape}; got {found}")
-    dtype, work = product_dtype(array.dtype, x.dtype)
+        raise ValueError(f"x must have length {n_cols} for an array of shape {array._shape}; got {found}")
+    dtype, work = product_dtype(array._dtype, x.dtype)
     shape = (n_rows, *x.shape[1:])
     given = None if out is None else checked_out(array, out, shape, dtype)
     alpha, beta = scalar(alpha, "alpha", work), scalar(beta, "beta", work)
@@ -315,7 +277,7 @@ def _run(array: Any, x: Any, y: Any, alpha: Any, beta: Any, dtype: np.dtype) -> 
         run = array._kernel("product" if x.ndim == 1 else "product_matrix", y.dtype)
     run(x, y, alpha, beta)
     if y.dtype == dtype and (dtype, x.shape) not in ready and version is not None and version == array._version:
-        keep_ready(ready, (dtype, x.shape), PreparedProduct(array._target, y.shape, dtype, run))
+        ready[dtype, x.shape] = PreparedProduct(array._target, y.shape, dtype, run)
     return y
 
 

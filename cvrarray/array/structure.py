@@ -30,7 +30,7 @@ def triu(m: Any, k: int = 0) -> Any:
 
 
 def block_diagonal(array: Any, block_size: int) -> Any:
-    """The dense blocks on the diagonal: see :meth:`cvrarray.array.base.SparseArray.block_diagonal`."""
+    """(n_blocks, block_size, block_size) the blocks on the diagonal, dense on the array's device; 0 beyond the matrix."""
     with array._target.use():
         row, col, val = array._coo()
         return _on_diagonal(array, block_size, row, col, val, 0)

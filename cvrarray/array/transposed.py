@@ -179,17 +179,13 @@ def _without_tables(base: Any, kind: str, dtype: np.dtype) -> Run:
         return base._kernel("product_transposed", dtype)  # type: ignore[no-any-return]
 
     def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
-        if x.shape[1] >= CONVERT_FROM or not _scatters(base):
+        scatters = hasattr(base._module(base._target), "product_transposed")  # from its own tables: on a CPU ours do
+        if x.shape[1] >= CONVERT_FROM or not scatters:
             by_panels(base, kind, dtype)(x, y, alpha, beta)
             return
         by_columns(base._kernel("product_transposed", dtype))(x, y, alpha, beta)
 
     return run
-
-
-def _scatters(base: Any) -> bool:
-    """Whether the format multiplies a vector by its transpose from its own tables: on a CPU ours do."""
-    return hasattr(base._module(base._target), "product_transposed")
 
 
 def by_panels(base: Any, kind: str, dtype: np.dtype) -> Run:
@@ -274,20 +270,20 @@ class TransposedArray(SparseArray):
         return self.base.format
 
     @property
-    def shape(self) -> tuple[int, int]:
-        return self.base.shape[::-1]
+    def _shape(self) -> tuple[int, int]:  # type: ignore[override]  # an attribute of formats
+        return self.base._shape[::-1]
 
     @property
-    def dtype(self) -> np.dtype:
-        return self.base.dtype
+    def _dtype(self) -> np.dtype:  # type: ignore[override]  # an attribute of formats
+        return self.base._dtype
 
     @property
     def _stored_as(self) -> str:
         return self.base._stored_as
 
     @property
-    def nnz(self) -> int:
-        return self.base.nnz
+    def _nnz(self) -> int:  # type: ignore[override]  # an attribute of formats
+        return self.base._nnz
 
     @property
     def nbytes(self) -> int:
@@ -316,7 +312,7 @@ class TransposedArray(SparseArray):
         """
         return self.base
 
-    def copy(self) -> SparseArray:
+    def copy(self) -> SparseArray:  # type: ignore[override]  # which is no view
         """The transposed matrix as an array of the base's format, on the same device: a conversion.
 
         Examples
@@ -325,7 +321,8 @@ class TransposedArray(SparseArray):
         >>> type(A.T.copy()).__name__, A.T.copy().shape
         ('CVRArray', (3, 2))
         """
-        return self.base._like(self._canonical_csr())
+        array: SparseArray = self.base._like(self._canonical_csr())
+        return array
 
     def to_device(self, device: Any) -> TransposedArray:
         """The transposed view of the base on `device`; itself where it is there. Errors as of the base's.
@@ -349,7 +346,7 @@ class TransposedArray(SparseArray):
             return view
         return f"{view}; products by {type(self._own).__name__}, {self._own._described()}, {self._own.nbytes / 1e6:.3g} MB"
 
-    def _like(self, csr: CSR) -> SparseArray:
+    def _like(self, csr: CSR) -> Any:
         return self.base._like(csr)
 
     def _map(self, function: Callable[[Any], Any]) -> TransposedArray:

@@ -21,10 +21,7 @@ from ..input import coercion
 from ..input.entries import Entries, block_coordinates, coordinates, entries
 from . import encoding, products
 from .blocks import number_dtype, sources_of
-from .kept import Structure, forget
-
-#: Orders of values that a structure remembers; the one that was used last is forgotten last.
-MOST_ORDERS = 4
+from .kept import forget
 
 
 def entries_of(array: Any) -> Any:
@@ -152,7 +149,7 @@ def renew_transpose(base: Any, transpose: Any) -> None:
                 slots = base._target.backend("csr").transpose(encoding.slot_numbers(base)._canonical_csr()).data
                 number = (slots + 1).astype(number_dtype(base._values(base._tables).size + 1))
                 known = Sources(_numbered(transpose, number), None, None, 1)
-                _remember(transpose._structure, "transposed", known)
+                transpose._structure.sources["transposed"] = known
         write(transpose, known, base._values(base._tables), transpose)
 
 
@@ -224,7 +221,7 @@ def _sources_of_view(base: Any) -> Sources | None:
             number = base._target.xp.empty(base.nnz, number_dtype(base.nnz + 1))
             number[order] = base._target.xp.arange(1, base.nnz + 1)
             found = Sources(_numbered(base, number), None, None, 1)
-            _remember(structure, "view", found)
+            structure.sources["view"] = found
     return found
 
 
@@ -238,7 +235,7 @@ def _sources_of(base: Any, found: Entries) -> Sources | None:
     sources: Any = structure.sources.get(key, missing)
     if sources is missing:
         sources = _new_sources(base, found)
-        _remember(structure, key, sources)
+        structure.sources[key] = sources
     return cast(Sources | None, sources)
 
 
@@ -304,12 +301,6 @@ def _numbered(base: Any, number: Any) -> Any:
     table = encoding.empty(base, number.dtype)
     _fill(base, None, number, table)
     return table
-
-
-def _remember(structure: Structure, key: Any, sources: Sources | None) -> None:
-    for oldest in list(structure.sources)[: 1 - MOST_ORDERS]:
-        structure.sources.pop(oldest, None)  # another thread may have forgotten it
-    structure.sources[key] = sources
 
 
 def _backend(base: Any) -> Any:

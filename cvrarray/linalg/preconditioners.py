@@ -232,7 +232,7 @@ def diagonal_blocks(A: Any, size: int) -> Any:
     once for each structure.
     """
     if not isinstance(A, FormatArray):
-        return operators.diagonal_source(A).block_diagonal(size)
+        return structure.block_diagonal(A if isinstance(A, SparseArray) else operators.diagonal_source(A), size)
     xp = A._target.xp
     slots = _PLACES.of(A._structure, size, lambda: structure.block_diagonal_slots(A, size))
     if not A.nnz:
