@@ -26,7 +26,7 @@
 #                                 "--suites arpack --report docs/peer-suites.json": some suites, the others' counts stay)
 # make works                      docs/works.md: calls of other libraries that are made, and what came of them
 # make fuzz FUZZ_S=600            mutated and forged inputs of every kind for so many seconds; goes on where it stopped
-#                                 (build/fuzz.json); what fails stays in tests/regressions   (FUZZ_ARGS="--kinds npz cvra --jobs 4")
+#                                 (build/fuzz.json); what fails stays in tests/regressions   (FUZZ_ARGS="--kinds npz cvra")
 # make docs                       the site, every page executed, warnings as errors: docs/_build/html/index.html
 # make docs-check                 the site in headless Chromium, 1280 and 400 pixels wide, light and dark: nothing overflows, no
 #                                 picture is missing, axe-core finds no serious fault; screenshots in docs/_build/screenshots
@@ -148,7 +148,7 @@ bench-check: $(VENV)/.installed-dev
 # The state holds how far each kind has come; without it a run begins anew, with the same inputs.
 fuzz: $(VENV)/.installed-test
 	@mkdir -p build
-	PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(FUZZ_S) --state build/fuzz.json --record build/fuzz.md $(FUZZ_ARGS)
+	PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(FUZZ_S) --state build/fuzz.json $(FUZZ_ARGS)
 
 # -E: every page is executed again, as what it shows may have changed though its text has not. -j: two pages at a time.
 docs: $(VENV)/.installed-docs

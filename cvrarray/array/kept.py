@@ -34,27 +34,13 @@ class Kept:
         return None if held is None else held[0]
 
     def current(self, array: Any) -> CSR | None:
-        """The CSR of `array`, where it is kept and has the values that the array has now.
-
-        Examples
-        --------
-        >>> from cvrarray.array import kept
-        >>> kept.Kept().current(cvrarray.CVRArray([[1.0, 2.0]])) is None
-        True
-        """
+        """The CSR of `array`, where it is kept and has the values that the array has now."""
         held = self._held
         return held[0] if held is not None and held[1] == array._version else None
 
     def is_wanted(self, array: Any, n_rows: int) -> bool:
         """Whether `array`, of which so many rows are to be read back now, shall keep its CSR: as many rows as it has were
         read before, and there is room.
-
-        Examples
-        --------
-        >>> from cvrarray.array import kept
-        >>> A = cvrarray.CVRArray([[1.0, 2.0]])
-        >>> [kept.Kept().is_wanted(A, 1), (one := kept.Kept()).is_wanted(A, 1), one.is_wanted(A, 1)]
-        [False, False, True]
         """
         before, self._n_rows = self._n_rows, self._n_rows + n_rows
         if not n_rows or before < array.shape[0] or array._target.kind != "cpu":
@@ -66,15 +52,6 @@ class Kept:
     def keep(self, array: Any, csr: CSR, version: int | None) -> None:
         """Keep `csr`, which `array` had when its values had this version, while the array lives; nothing of values that were
         being replaced (None).
-
-        Examples
-        --------
-        >>> from cvrarray.array import kept
-        >>> A = cvrarray.CVRArray([[1.0, 2.0]])
-        >>> one = kept.Kept()
-        >>> one.keep(A, A._canonical_csr(), A._version)
-        >>> one.csr.nnz
-        2
         """
         if version is None:
             return
@@ -82,16 +59,7 @@ class Kept:
         self._held = csr, version
 
     def drop(self, array: Any) -> None:
-        """Forget the CSR of `array`, whose values are others now.
-
-        Examples
-        --------
-        >>> from cvrarray.array import kept
-        >>> one = kept.Kept()
-        >>> one.drop(cvrarray.CVRArray([[1.0, 2.0]]))
-        >>> one.csr is None
-        True
-        """
+        """Forget the CSR of `array`, whose values are others now."""
         if self._held is not None:
             self._held = None
             BUDGET.hold(array, 0)

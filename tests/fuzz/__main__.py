@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 import time
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--inputs", type=int, default=1 << 60, help="of each kind, at most")
     parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
     parser.add_argument("--state", type=Path, help="file with what was done so far, to go on with")
-    parser.add_argument("--jobs", type=int, default=1, help="processes, each of which takes kinds")
-    parser.add_argument("--record", type=Path, help="file for the table of what was done, in Markdown")
     options = parser.parse_args(arguments)
     if options.seconds == float("inf") and options.inputs == 1 << 60:
         parser.error("say how long or how many: --seconds or --inputs")
@@ -42,21 +40,16 @@ def main(arguments: list[str] | None = None) -> int:
     state = read_state(options.state)
     before = {kind: tally.inputs for kind, tally in state.items()}
     end = time.monotonic() + options.seconds
-    share = options.seconds * options.jobs / len(modules)
-    tasks = [(kind, state.get(kind, driver.Tally()), share, end, options.inputs) for kind in modules]
-    if options.jobs > 1:
-        with get_context("fork").Pool(options.jobs, maxtasksperchild=1) as pool:
-            tallies = pool.map(take, tasks, chunksize=1)
-    else:
-        tallies = [take(task) for task in tasks]
-    state |= zip(modules, tallies, strict=True)
+    share = options.seconds / len(modules)
+    for kind, module in modules.items():
+        until = min(end, time.monotonic() + share)
+        keep = partial(kept, kind)
+        state[kind] = driver.run(kind, module, state.get(kind, driver.Tally()), until=until, most=options.inputs, keep=keep)
     if options.state:
         options.state.write_text(json.dumps({kind: tally._asdict() for kind, tally in state.items()}, indent=1))
     print(table(state))
-    if options.record:
-        options.record.write_text(table(state))
     fresh = sum(tally.inputs - before.get(kind, 0) for kind, tally in state.items())
-    failures = sum(len(tally.failures) for tally in tallies)
+    failures = sum(len(state[kind].failures) for kind in modules)
     print(f"\n{fresh} inputs in this run; {failures} kinds of failure; {failed} regressions")
     return int(failures + failed > 0)
 
@@ -86,20 +79,12 @@ def replay(modules: dict[str, Any]) -> int:
     return failed
 
 
-def take(task: tuple[str, driver.Tally, float, float, int]) -> driver.Tally:
-    """Take inputs of one kind for a share of the time; the tally."""
-    kind, tally, share, end, most = task
-    module = importlib.import_module(f"fuzz.kinds.{kind}")
-    until = min(end, time.monotonic() + share)
-
-    def keep(failure: driver.Failure) -> None:
-        REGRESSIONS.mkdir(exist_ok=True)
-        k = len(list(REGRESSIONS.glob(f"{kind}-*.json")))
-        text = json.dumps({**failure.recipe._asdict(), "found": failure.detail[:200]})
-        (REGRESSIONS / f"{kind}-{k:02d}.json").write_text(text + "\n")
-        print(f"{kind}: {failure.detail[:300]}\n    {text[:400]}", flush=True)
-
-    return driver.run(kind, module, tally, until=until, most=most, keep=keep)
+def kept(kind: str, failure: driver.Failure) -> None:
+    """Keep the recipe of a failure in tests/regressions, and say so."""
+    k = len(list(REGRESSIONS.glob(f"{kind}-*.json")))
+    text = json.dumps({**failure.recipe._asdict(), "found": failure.detail[:200]})
+    (REGRESSIONS / f"{kind}-{k:02d}.json").write_text(text + "\n")
+    print(f"{kind}: {failure.detail[:300]}\n    {text[:400]}", flush=True)
 
 
 def read_state(path: Path | None) -> dict[str, driver.Tally]:
