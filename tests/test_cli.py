@@ -330,9 +330,6 @@ def test_convert_options(run, tmp_path, mtx, matrix, options, format, parameters
         ("out.cvra", ("--format", "cvr", "--block-size", "3"), "--format cvr with --block-size (bbcsr)"),
         ("out.cvra", ("--block-size", "33"), "33"),
         ("out.npz", ("--format", "cvr"), ".cvra"),
-        ("out.txt", (), "out.txt"),
-        ("nowhere/out.mtx", (), "nowhere"),
-        ("nowhere/out.cvra", (), "nowhere"),
     ],
 )
 def test_convert_rejects(run, tmp_path, mtx, out, options, message):
@@ -427,6 +424,7 @@ def test_convert_shows_progress_on_a_terminal(monkeypatch, tmp_path, out):
     ("argv", "message"),
     [
         (("convert", "MATRIX", "nowhere/out.cvra"), "nowhere"),
+        (("convert", "MATRIX", "nowhere/out.mtx"), "nowhere"),
         (("convert", "MATRIX", "out.txt"), "out.txt"),
         (("convert", "MATRIX", "folder.npz"), "folder.npz"),
         (("convert", "MATRIX", "out.cvra", "--device", "tpu"), "tpu"),
@@ -572,6 +570,8 @@ def test_mkl_is_none_where_it_does_not_load(monkeypatch):
 def test_dtypes(text, stored, expected):
     """Left out, it is the matrix's own, where products have it."""
     assert sources.dtypes(text, np.dtype(stored)) == [np.dtype(name) for name in expected]
+    with pytest.raises(ValueError, match="complex64, complex128"):
+        sources.dtypes("float64", np.dtype("complex64"))
 
 
 def test_bench_takes_matrices_with_inf_and_nan(run, tmp_path, matrix, device):

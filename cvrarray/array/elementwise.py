@@ -37,7 +37,6 @@ _SCALARS = (bool, int, float, complex, np.generic)
 
 def unary(array: Any, ufunc: np.ufunc, **kwargs: Any) -> Any:
     """``ufunc(array)``, where ``ufunc(0)`` is 0: an array of the same structure, or a tuple of them (``np.modf``)."""
-    _check_keywords(ufunc, kwargs)
     dtypes = _check_zero(ufunc, (np.zeros(1, array.dtype),), kwargs)
     return _mapped(array, dtypes, lambda values: _compute(ufunc, (values,), kwargs, dtypes))
 
@@ -48,12 +47,10 @@ def binary(ufunc: np.ufunc, left: Any, right: Any, **kwargs: Any) -> Any:
     Raises
     ------
     TypeError
-        The result would not be 0 wherever nothing is stored, its dtype cannot be stored, the operands live on two devices,
-        or ``out`` or ``where`` is given.
+        The result would not be 0 wherever nothing is stored, its dtype cannot be stored, or the operands live on two devices.
     ValueError
         The shapes do not broadcast to two dimensions.
     """
-    _check_keywords(ufunc, kwargs)
     array = left if coercion.is_ours(left) else right
     target = array._target
     with target.use():
@@ -80,19 +77,19 @@ def power(array: Any, exponent: Any, dtype: Any = None) -> Any:
     return binary(np.power, array, exponent, **({} if dtype is None else {"dtype": dtype}))
 
 
-def clip(array: Any, min: Any = None, max: Any = None, out: Any = None, **kwargs: Any) -> Any:
+def clip(
+    array: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *, min: Any = None, max: Any = None, **dtype: Any
+) -> Any:
     """``A.clip``; without bounds `array` itself."""
-    if out is not None:
-        kwargs["out"] = out
-    min, max = kwargs.pop("a_min", min), kwargs.pop("a_max", max)  # numpy.clip's other names
+    _check_no_out(out)
+    min, max = (min if a_min is None else a_min), (max if a_max is None else a_max)
     for ufunc, bound in ((np.maximum, min), (np.minimum, max)):
-        _check_keywords(ufunc, kwargs)
         if bound is not None:
             if type(bound) is int and array.dtype.kind in "iu":  # a bound outside the dtype's range is no bound
                 limits = np.iinfo(array.dtype)
                 bound = int(np.clip(bound, limits.min, limits.max))
             try:
-                array = binary(ufunc, array, bound, **kwargs)
+                array = ufunc(array, bound, **dtype)
             except DenseResultError:
                 raise DenseResultError(
                     f"clip's bounds must have 0 between them, or the result is dense; got min={min!r}, max={max!r}. "
@@ -103,12 +100,16 @@ def clip(array: Any, min: Any = None, max: Any = None, out: Any = None, **kwargs
 
 def round_(array: Any, decimals: int = 0, out: Any = None) -> Any:
     """``A.round``."""
-    if out is not None:
-        _check_keywords(np.rint, {"out": out})
+    _check_no_out(out)
     if array.dtype.kind == "b":
         return array._map(lambda values: values.astype(np.float16))
     xp = array._target.xp
     return array._map(lambda values: xp.round(values, decimals))
+
+
+def _check_no_out(out: Any) -> None:
+    if out is not None:
+        raise TypeError("out must be left out: arrays of ours are immutable")
 
 
 class DenseResultError(TypeError):
@@ -150,15 +151,6 @@ def _operand(value: Any, target: devices.Device) -> Any:
             f"operands must be on one device, {target}; got one on {device}. Use A.to_device, cupy.asarray or .get()"
         )
     return value
-
-
-def _check_keywords(ufunc: np.ufunc, kwargs: dict[str, Any]) -> None:
-    given = sorted(set(kwargs) - {"dtype", "casting"})
-    if given:
-        raise TypeError(
-            f"numpy.{ufunc.__name__} of a sparse array takes dtype and casting, for arrays of ours are immutable; "
-            f"got {', '.join(given)}"
-        )
 
 
 # ---------------------------------------------------------------------------------------------------- the rules
