@@ -475,6 +475,10 @@ def test_bench_measures(run, monkeypatch, tmp_path, mtx, device):
             assert entry["correct"]
             assert entry["quartiles"][0] <= entry["seconds"] <= entry["quartiles"][1]
             assert entry["speedup"] == pytest.approx(runs[case["peer"]]["seconds"] / entry["seconds"])
+            if "conversion_seconds" in entry:
+                gain = runs[case["peer"]]["seconds"] - entry["seconds"]
+                paid = math.ceil(entry["conversion_seconds"] / gain) if gain > 0 else None
+                assert entry["break_even_products"] == paid
         assert f"matrix.mtx, {case['dtype']}:" in text  # who won
         chosen = next(entry for entry in runs.values() if entry.get("plan"))
         assert chosen["plan"] in text
