@@ -331,25 +331,8 @@ def test_large_and_small_results_are_alike(dtype, monkeypatch):
     dense = sample(np.float64).astype(dtype)
     A = checks.Build("cvr", {})(dense, "cpu")
     rng = np.random.default_rng(3)
-    rows = [
-        np.s_[::-1],
-        np.s_[1:15:3],
-        np.s_[-1:-1:-1],
-        np.s_[5::-2],
-        rng.integers(0, 17, 40),
-        np.array([], int),
-        rng.random(17) < 0.4,
-    ]
-    cols = [
-        np.s_[4:20],
-        7,
-        np.s_[3::4],
-        np.s_[::-1],
-        np.s_[9:2],
-        rng.integers(0, 29, 70),
-        np.arange(29),
-        np.array([], int),
-    ]
+    rows = [*np.s_[::-1, 1:15:3, -1:-1:-1, 5::-2], rng.integers(0, 17, 40), np.array([], int), rng.random(17) < 0.4]
+    cols = [*np.s_[4:20, 7, 3::4, ::-1, 9:2], rng.integers(0, 29, 70), np.arange(29), np.array([], int)]
     keys = [*rows, *((slice(None), c) for c in cols)]
     used = []
     take = taking._taken

@@ -70,23 +70,6 @@ def test_gradients_are_finite_differences(build, view, dtype, columns, device):
 
 
 @BUILD
-@VIEW
-@pytest.mark.parametrize("columns", [(), (3,), (40,)], ids=["vector", "3", "40"])
-def test_gradients_are_dense_torchs(build, view, columns, device):
-    A, dense = made(build, device, view)
-    row, col = (torch.as_tensor(np.asarray(k), device=device) for k in A.to_device("cpu").nonzero())
-    x, values = random(23, *columns, like=dense).requires_grad_(), values_of(A)
-    weight = random(37, *columns, like=dense)
-    (cvrarray.torch.matmul(A, x, values) * weight).sum().backward()
-    found = x.grad.clone(), values.grad.clone()
-    x.grad = None
-    dense.requires_grad_()
-    (dense @ x * weight).sum().backward()
-    torch.testing.assert_close(found[0], x.grad)
-    torch.testing.assert_close(found[1], dense.grad[row, col])
-
-
-@BUILD
 def test_gradients_have_the_same_bits_every_time(build, device):
     A, dense = made(build, device, dtype=np.float32)
     found = []

@@ -30,24 +30,9 @@ def axis_number(axis: Any, ndim: int = 2) -> int:
 def getitem(array: Any, key: Any) -> Any:
     """``array[key]``, as NumPy indexes a 2-D array, where the result has at most two dimensions.
 
-    Parameters
-    ----------
-    array : array of ours
-    key : int, slice, Ellipsis, 1-D index array, 1-D boolean mask, a tuple of at most two of these, or a 2-D boolean
-    mask
-        Index arrays and masks live on the array's device; for an array on a GPU they may also be NumPy arrays or lists.
-        Two index arrays are paired as in NumPy, and may have two dimensions; ``np.ix_(rows, cols)`` takes the
-        submatrix. A 2-D mask may be dense, or a sparse array such as ``A > 0``.
-
-    Returns
-    -------
-    scalar
-        For two ints (on a GPU, as in CuPy, a 0-d array).
-    1-D dense array
-        For an int and anything else, for two 1-D index arrays, and for a 2-D mask (its values in row-major order).
-    array of the same format and device
-        For everything else; of two index arrays that broadcast to two dimensions it has their shape. An array is
-        immutable, so ``A[:]`` is `array` itself.
+    Index arrays and masks live on the array's device; for an array on a GPU they may also be NumPy arrays or lists. Of
+    two ints the result is a scalar (on a GPU, as in CuPy, a 0-d array). It is a dense vector for an int and anything
+    else, for two 1-D index arrays, and for a 2-D mask, which may be sparse. Otherwise it has the array's format.
 
     Raises
     ------

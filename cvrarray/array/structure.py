@@ -1,4 +1,4 @@
-"""Functions of an array as a whole: zeros_like, tril, triu, nonzero, norms, equality of arrays."""
+"""Functions of an array as a whole: zeros_like, nonzero, norms, equality of arrays."""
 
 from __future__ import annotations
 
@@ -17,16 +17,6 @@ def zeros_like(array: Any, dtype: Any = None, shape: Any = None) -> Any:
     dtype = coercion.check_dtype(array.dtype if dtype is None else dtype)
     with array._target.use():
         return array._like(coercion.without_entries(shape, dtype, array._target.xp))
-
-
-def tril(m: Any, k: int = 0) -> Any:
-    """The entries on and below diagonal `k`."""
-    return _selected(m, lambda row, col: col - row <= k)
-
-
-def triu(m: Any, k: int = 0) -> Any:
-    """The entries on and above diagonal `k`."""
-    return _selected(m, lambda row, col: col - row >= k)
 
 
 def block_diagonal(array: Any, block_size: int) -> Any:
@@ -58,20 +48,11 @@ def _on_diagonal(array: Any, block_size: int, row: Any, col: Any, val: Any, empt
 
 
 def eliminate_zeros(array: Any) -> Any:
-    """The array without stored zeros."""
-    return _filtered(array, lambda csr: csr.data != 0)
-
-
-def _selected(array: Any, keep: Any) -> Any:
-    return _filtered(array, lambda csr: keep(coercion.rows(csr).astype(np.int64), csr.indices.astype(np.int64)))
-
-
-def _filtered(array: Any, keep: Any) -> Any:
-    """The entries of `array` where `keep`, of its CSR, is true: rows stay in order, so nothing is sorted."""
+    """The array without stored zeros. Rows stay in order, so nothing is sorted."""
     xp = array._target.xp
     with array._target.use():
         csr = array._canonical_csr()
-        kept = xp.flatnonzero(keep(csr))
+        kept = xp.flatnonzero(csr.data != 0)
         return array._like(CSR(xp.searchsorted(kept, csr.indptr), csr.indices[kept], csr.data[kept], csr.shape))
 
 
