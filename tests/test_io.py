@@ -225,39 +225,22 @@ BROKEN_MTX = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN_MTX)
-def test_broken_matrix_market(name, tmp_path):
-    text, words = BROKEN_MTX[name]
-    for content in (text, gzip.compress(text.encode())):
-        path = write(tmp_path / "broken.mtx", content)
-        with pytest.raises(ValueError, match=f"(?s)^{path}: .*{words}"):
-            files.read_csr(path)
-
-
 def packed_example() -> bytes:
     return gzip.compress((banner() + "9 9 999\n" + "".join(f"3 4 {i}.5\n" for i in range(999))).encode(), mtime=0)
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (packed_example()[:-400], "end-of-stream"),
-        (packed_example()[:-4], "end-of-stream"),
-        (packed_example()[:-8] + b"\0" * 8, "CRC"),
-        (packed_example()[:300] + b"\xff\0" * 40 + packed_example()[380:], ""),
-        (packed_example() + b"more", "gzipped"),
-        (b"\x1f\x8b", "end-of-stream"),
-        (gzip.compress(b""), "begins with b''"),
-        (gzip.compress(b"text"), "begins with b'text'"),
-        (gzip.compress(b"m/m.mtx".ljust(257, b"\0") + b"ustar".ljust(300, b"\0")), "tar archive. Unpack it"),
-        (gzip.compress((banner() + "3 3 100000\n1 1 1\n").encode()), "promises 100000 entries"),
-    ],
-    ids=["cut", "checksum cut", "checksum wrong", "damaged", "tail", "magic only", "nothing", "text", "tar", "promise"],
-)
-def test_broken_gzip(content, words, tmp_path):
-    path = write(tmp_path / "broken.mtx.gz", content)
-    with pytest.raises(ValueError, match=f"^{path}: .*{words}"):
-        files.read_csr(path)
+BROKEN_GZIP = {
+    "cut": (packed_example()[:-400], "end-of-stream"),
+    "checksum cut": (packed_example()[:-4], "end-of-stream"),
+    "checksum wrong": (packed_example()[:-8] + b"\0" * 8, "CRC"),
+    "damaged": (packed_example()[:300] + b"\xff\0" * 40 + packed_example()[380:], ""),
+    "tail": (packed_example() + b"more", "gzipped"),
+    "magic only": (b"\x1f\x8b", "end-of-stream"),
+    "nothing": (gzip.compress(b""), "begins with b''"),
+    "text": (gzip.compress(b"text"), "begins with b'text'"),
+    "tar": (gzip.compress(b"m/m.mtx".ljust(257, b"\0") + b"ustar".ljust(300, b"\0")), "tar archive. Unpack it"),
+    "promise": (gzip.compress((banner() + "3 3 100000\n1 1 1\n").encode()), "promises 100000 entries"),
+}
 
 
 def test_paths_that_are_no_files(tmp_path):
@@ -399,16 +382,6 @@ BROKEN_NPZ = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:Stored array in format 3.0")
-@pytest.mark.parametrize("name", BROKEN_NPZ)
-def test_broken_npz(name, tmp_path):
-    members, words = BROKEN_NPZ[name]
-    path = tmp_path / "broken.npz"
-    np.savez(path, **members)
-    with pytest.raises(ValueError, match=f"^{path}: .*{words}"):
-        files.read_csr(path)
-
-
 def npz_bytes(compress_type=zipfile.ZIP_STORED, **changes: bytes) -> bytes:
     """A SciPy .npz of a 2 x 3 matrix, whose members' bytes are changed."""
     buffer = io.BytesIO()
@@ -440,12 +413,23 @@ BROKEN_ZIP = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN_ZIP)
-def test_broken_zip(name, tmp_path):
-    content, words = BROKEN_ZIP[name]
-    path = write(tmp_path / "broken.npz", content)
-    with pytest.raises(ValueError, match=f"^{path}: .*{words}"):
-        files.read_csr(path)
+BROKEN = {"mtx": BROKEN_MTX, "gz": BROKEN_GZIP, "npz": BROKEN_NPZ, "zip": BROKEN_ZIP}
+
+
+@pytest.mark.filterwarnings("ignore:Stored array in format 3.0")
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in BROKEN for name in BROKEN[kind]])
+def test_broken_files(kind, name, tmp_path):
+    """A text also where it is packed; of an .npz its members or all of its bytes."""
+    made, words = BROKEN[kind][name]
+    if isinstance(made, dict):
+        np.savez(tmp_path / "broken.npz", **made)
+        contents = [(tmp_path / "broken.npz").read_bytes()]
+    else:
+        contents = [made.encode(), gzip.compress(made.encode())] if isinstance(made, str) else [made]
+    for content in contents:
+        path = write(tmp_path / "broken", content)
+        with pytest.raises(ValueError, match=f"(?s)^{path}: .*{words}"):
+            files.read_csr(path)
 
 
 def test_the_kind_shows_in_the_content(tmp_path):
