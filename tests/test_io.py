@@ -393,6 +393,12 @@ def npz_bytes(compress_type=zipfile.ZIP_STORED, **changes: bytes) -> bytes:
     return buffer.getvalue()
 
 
+def with_size(archive: bytes, n_bytes: int) -> bytes:
+    """A zip whose directory gives the member of values another size."""
+    at = archive.rindex(b"data.npy") - 22
+    return archive[:at] + n_bytes.to_bytes(4, "little") + archive[at + 4 :]
+
+
 NPY = "{'descr': '<f8', 'fortran_order': False, 'shape': (3,)}"
 BROKEN_ZIP = {
     "cut at the end": (npz_bytes()[:-30], "zip"),
@@ -401,6 +407,9 @@ BROKEN_ZIP = {
     "first bytes": (b"PK", "zip"),
     "first header": (b"PK\x03\x04 and no more", "zip"),
     "LZMA": (npz_bytes(zipfile.ZIP_LZMA), "compression method 14"),
+    "a member twice": (npz_bytes().replace(b"format.npy", b"indptr.npy"), "zip directory that cannot be right"),
+    "another member": (npz_bytes().replace(b"data.npy", b"date.npy", 1), "member data.npy: is not where"),
+    "more than can be packed": (with_size(npz_bytes(zipfile.ZIP_DEFLATED), 1 << 27), "promises 134217728 bytes, more than"),
     "text for an array": (npz_bytes(data=b"no array"), "member data.npy: has no readable npy header"),
     "nothing for an array": (npz_bytes(data=b""), "member data.npy: has no readable npy header"),
     "array cut": (npz_bytes(data=npy(NPY, b"\0" * 8)), "member data.npy: .*it holds 8 bytes"),
@@ -479,7 +488,7 @@ def test_round_trip(build, dtype, tmp_path, device):
     assert_same_tables(B._tables, A._tables)
 
 
-@pytest.mark.parametrize("name", [*list(zoo.ZOO)[::6], "shape_without_entries_0_0", "block_column_span_6_65535"])
+@pytest.mark.parametrize("name", [*list(zoo.ZOO)[::6], "shape_without_entries_0_0", "block_column_span_6_65535", "power_law"])
 def test_round_trip_of_the_zoo(name, tmp_path):
     for build in (cvr(4, 5, "nnz"), bbcsr(1), bbcsr(6), bbcsr(12), bbcsr(20)):  # all widths of masks
         A = build(zoo.integers(name, np.float64))
