@@ -358,6 +358,7 @@ BROKEN_NPZ = {
     "shape of exabytes": (coo_members(shape=[10**17, 3]), "100000000000000000 rows need"),
     "column beyond the last": (csr_members(indices=[0, 3, 1]), "indices must lie in .0, 3.*got 3 at position 1"),
     "negative column": (csr_members(indices=[0, -1, 1]), "indices .* got -1"),
+    "short indices": (csr_members(indices=[0, 2]), "indices and data"),
     "decreasing indptr": (csr_members(indptr=[0, 4, 3]), "indptr must never decrease"),
     "long doubles": (csr_members(data=np.ones(3, np.longdouble)), "values must be"),
     "texts": (csr_members(data=["a", "b", "c"]), "<U1"),
