@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import reference
+import sparse
 import zoo
 from checks import (
     BBCSR,
@@ -237,7 +238,6 @@ def test_values_keep_every_bit(build, device):
 @in_turn("name, build", [*VARIED, "all_rows_empty"], TYPICAL)
 def test_to_pydata(build, name, device):
     """tocoo() has the entries of the matrix, sorted, explicit zeros among them, and fill value 0."""
-    sparse = pytest.importorskip("sparse")
     csr = zoo.integers(name, np.float64)
     coo = build(csr, device).tocoo()
     assert isinstance(coo, sparse.COO)

@@ -711,9 +711,12 @@ def test_padding_meets_no_x_and_explicit_zeros_do(name, value, build):
     assert_matrix(array, csr, x)
 
 
-@pytest.mark.parametrize("build", [cvr_build(32, 7), bbcsr_build(6)], ids=str)
-@pytest.mark.parametrize("dtype", ["float32"])
-@pytest.mark.parametrize("k", [0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 64, 67, 129, 130])
+@in_turn(
+    "k, build, dtype",
+    [0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 64, 67, 129, 130],
+    [cvr_build(32, 7), bbcsr_build(6)],
+    ["float32"],
+)
 def test_any_number_of_columns(k, dtype, build):
     csr = zoo.floats("rows_of_mixed_length", dtype)
     assert_matrix(build(csr, "cpu"), csr, columns_of(csr, k, dtype))
@@ -798,13 +801,12 @@ def test_parts_are_bounded():
         assert few.at.tolist() == [0, n_cols]
 
 
-@pytest.mark.parametrize(
-    "build",
+@in_turn(
+    "name, build, dtype",
+    ["explicit_zeros_beside_holes", "narrow_and_wide_tiles"],
     [cvr_build(5, 4), bbcsr_build(6)],
-    ids=str,
+    ["float32"],
 )
-@pytest.mark.parametrize("dtype", ["float32"])
-@pytest.mark.parametrize("name", ["explicit_zeros_beside_holes", "narrow_and_wide_tiles"])
 def test_float16_values_are_widened_in_registers(name, dtype, build):
     """Exactly: the bits are those of the same tables in the product's precision, also for what float16 cannot sum."""
     csr = zoo.floats(name, np.float32)

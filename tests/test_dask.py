@@ -117,7 +117,13 @@ BECOMES_DENSE = {
 }
 
 
-@in_turn("name, chunks", [*STAYS_SPARSE, *BECOMES_DENSE], [(chunks,) for chunks in CHUNKS], times=2)
+@in_turn(
+    "name, chunks, cls",
+    [*STAYS_SPARSE, *BECOMES_DENSE],
+    [(chunks,) for chunks in CHUNKS],
+    [cvrarray.CVRArray, cvrarray.BBCSRArray],
+    times=2,
+)
 def test_function(name, chunks, cls, device):
     function = (STAYS_SPARSE | BECOMES_DENSE)[name]
     host = matrix().toarray()

@@ -357,6 +357,7 @@ OUT = [
     ("out 2-D", {"out": np.ones((3, 1))}, (TypeError, ValueError), r"out.*1-D.*\(3, 1\)"),
     ("out int", {"out": np.ones(3, int)}, TypeError, "out.*float64.*int64"),
     ("out bool", {"out": np.ones(3, bool)}, TypeError, "out.*float64.*bool"),
+    ("out complex with beta", {"out": np.ones(3, complex), "beta": 2}, TypeError, "out must have the product's dtype, float64"),
     ("beta without out", {"beta": 2}, (TypeError, ValueError), "beta.*out"),
     ("beta nan without out", {"beta": np.nan}, (TypeError, ValueError), "beta.*out"),
     ("alpha complex", {"alpha": 1j}, TypeError, "alpha.*float64.*1j"),

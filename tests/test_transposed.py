@@ -39,6 +39,8 @@ def test_from_the_left(build, dtype, device):
         np.testing.assert_array_equal(get(y), x @ dense)
     for y in (many_on_device @ A, np.matmul(many_on_device, A), np.tensordot(many_on_device, A, 1)):
         np.testing.assert_array_equal(get(y), many @ dense)
+    stack = np.stack([many, many])
+    np.testing.assert_array_equal(get(put(stack, device) @ A), stack @ dense)
     if device == "cpu":
         np.testing.assert_array_equal(x.tolist() @ A, x @ dense)
     out = put(np.zeros((5, csr.shape[1]), np.result_type(x, dense)), device)

@@ -258,6 +258,13 @@ def test_refuses_an_out_that_cannot_hold_them(device, tmp_path):
         assert_same_csr(cvrarray.load(tmp_path / "a.cvra", device="cpu").to_scipy(), csr)  # the file is as it was
 
 
+def test_values_that_lie_in_the_table_that_they_are_written_to(device):
+    A = cvrarray.BBCSRArray(zoo.floats("power_law", np.float64), block_size=1, device=device)
+    values = A._values(A._tables)[: A.nnz]
+    expected = get(values).copy()
+    np.testing.assert_array_equal(get(A.with_values(values, out=A).data), expected)
+
+
 def test_refuses_another_device(gpu):
     csr = zoo.integers("banded_stencil", np.float64)
     with pytest.raises(TypeError, match="device"):
