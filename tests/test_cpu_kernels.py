@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import zoo
-from checks import DIFFERENT, assert_product, assert_same_bits, assert_same_tables
+from checks import DIFFERENT, assert_product, assert_same_bits, assert_same_tables, in_turn
 from checks import bbcsr as bbcsr_build
 from checks import cvr as cvr_build
 from scipy.sparse import csr_array, eye_array
