@@ -85,25 +85,24 @@ DEFAULT_BLOCK_SIZE = 6
 
 
 class VectorCosts(NamedTuple):
-    """Microseconds of ``A @ x`` on a GPU: see ``docs/measurements/choice-of-format.md``."""
+    """Microseconds of ``A @ x`` on a GPU: see ``docs/measurements/choice-of-format.md``. 0: too little to count."""
 
     own_us: float
     ramp: float  # until memory is as busy as it can be, which takes some RAMP_MB
-    tables: float  # a megabyte of tables
-    vectors: float  # of x and y
-    cold: float  # of tables of a matrix that fits L2, but may not be there
-    sectors: float  # a million sectors of x
-    lines: float  # and lines
+    vectors: float  # a megabyte of x and y
     #: These add as sides of a right angle: of a megabyte of tables, in blocks of 1 without padding;
     streamed: float
     round: float  # of a round of loads: cvrarray.core.sharing
-    holes: float  # where blocks have holes
+    tables: float = 0.0  # a megabyte of tables
+    cold: float = 0.0  # of tables of a matrix that fits L2, but may not be there
+    sectors: float = 0.0  # a million sectors of x
+    lines: float = 0.0  # and lines
 
 
 #: With blocks of 1, and larger ones.
 VECTOR_COSTS = (
-    VectorCosts(3.86, 1.03, 0.0932, 0.149, 0.0481, 1.11, 2.56, 0.109, 0.503, 0),
-    VectorCosts(3.7, 1.82, 0, 0.202, 0.037, 0, 0, 0.199, 0.555, 0.124),
+    VectorCosts(3.86, 1.03, 0.149, 0.109, 0.503, tables=0.0932, cold=0.0481, sectors=1.11, lines=2.56),
+    VectorCosts(3.7, 1.82, 0.202, 0.199, 0.555),
 )
 RAMP_MB = 8.5
 BLOCK_FACTOR = 0.98  #: on a CPU, time over that of streaming with blocks of 2 or more, relative to blocks of 1
@@ -399,7 +398,6 @@ def _microseconds(name: str, stats: Any, entry: int) -> float:
     alone = costs.own_us - costs.ramp * math.expm1(-(tables + vectors) / RAMP_MB)
     alone += ((costs.tables + costs.cold * stats.fits_l2) * tables + costs.vectors * vectors) * memory
     alone += (costs.sectors * sectors + costs.lines * lines) * millions * gathers
-    alone += costs.holes * (stats.block_fill[size] > 1)
     streamed = min(tables, millions * (item + column)) if size == 1 else tables
     return float(alone + math.hypot(costs.streamed * streamed * memory, costs.round * rounds))
 

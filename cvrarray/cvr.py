@@ -100,34 +100,24 @@ FACTOR, FACTOR_WAITING = 1.33, 1.05
 
 
 class VectorCosts(NamedTuple):
-    """Microseconds of ``A @ x`` on a GPU: see ``docs/measurements/choice-of-format.md``."""
+    """Microseconds of ``A @ x`` on a GPU: see ``docs/measurements/choice-of-format.md``. 0: too little to count."""
 
     own_us: float
-    length: float  # for each power of e of the mean row
     tables: float  # a megabyte of tables, of lanes with the slots that rows leave empty
-    vectors: float  # of x and y
-    nonzeros: float  # a million nonzeros
-    longest: float  # the same, for each power of e from the mean to the longest row
     sectors: float  # a million sectors of x
+    vectors: float = 0.0  # a megabyte of x and y
+    nonzeros: float = 0.0  # a million nonzeros
+    longest: float = 0.0  # the same, for each power of e from the mean to the longest row
 
 
-class SharedCosts(NamedTuple):
-    """The same whichever way it goes."""
-
-    empty: float  # where rows are empty, so that others are numbered
-    cold: float  # a megabyte of tables of a matrix that fits L2, but may not be there
-    cut: float  # where thread blocks have parts of a row in lanes, and wait for one another
-
-
-#: Where it goes by chunks, and where it goes row by row (:mod:`cvrarray.core.lanes`), by slots of a lane.
+#: Where it goes by chunks, and where it goes row by row, in lanes (:mod:`cvrarray.core.lanes`).
 VECTOR_COSTS = {
-    0: VectorCosts(5.91, 0, 0.2, 0.251, 0.225, 0.144, 3.85),
-    4: VectorCosts(4.5, 0, 0.317, 0, 0, 0, 2.93),
-    8: VectorCosts(4.23, 0.0821, 0.282, 0, 0, 0, 3.07),
-    16: VectorCosts(4.6, 0, 0.278, 0, 0, 0, 2.19),
+    "chunks": VectorCosts(5.91, 0.2, 3.85, vectors=0.251, nonzeros=0.225, longest=0.144),
+    "lanes": VectorCosts(4.45, 0.29, 2.8),
 }
-VECTOR_COSTS_SHARED = SharedCosts(0.413, 0.0258, 0.566)
-SHARED_FROM = 1 << 22  #: Nonzeros from which x is in shared memory, if that holds it: it is about as large as L1.
+#: A megabyte of tables of a matrix that fits L2, but may not be there; where thread blocks have parts of a row in lanes, and
+#: wait for one another.
+COLD, CUT = 0.0258, 0.566
 LONGER_ENTRIES = 0.35  #: By chunks, for a million sectors of x and each byte that an entry has more than a value.
 LIKE_LINES = 32.0  #: So many times WARP rows need about as many sectors of x as WARP rows need lines.
 
@@ -428,22 +418,20 @@ def _microseconds(stats: Any, item: int) -> float:
     n_rows, millions = stats.shape[0] - stats.empty_rows, stats.nnz / 1e6
     n, mean = stats.gpu.processors, max(1.0, stats.nnz / max(1, n_rows))
     slots = lanes.slots_of_products(stats.nnz, n_rows, item, stats.row_max, n)
-    costs, shared, (sectors, lines) = VECTOR_COSTS[slots], VECTOR_COSTS_SHARED, stats.gathered(item)
+    costs, (sectors, lines) = VECTOR_COSTS["lanes" if slots else "chunks"], stats.gathered(item)
     memory, gathers = stats.gpu.slower_memory, stats.gpu.slower_gathers
-    time = shared.empty * (stats.empty_rows > 0) + shared.cold * stats.fits_l2 * n_bytes * memory / 1e6
+    time = COLD * stats.fits_l2 * n_bytes * memory / 1e6
     if lanes.may_have_lanes(stats.nnz, n_rows, n) and short_rows.suit(stats.shape[0], stats.nnz, stats.row_max, n):
         return short_rows.microseconds(stats, item)
     elif slots:
         n_bytes *= lanes.slots_a_nonzero(slots, mean, stats.row_max)
-        time += shared.cut * lanes.are_cut(slots, stats.row_max)
+        time += CUT * lanes.are_cut(slots, stats.row_max)
     else:  # a chunk's rows: as few as WARP need their sectors, LIKE_LINES times as many about their lines
         time += LONGER_ENTRIES * (item - stats.dtype.itemsize) * stats.loads * millions * gathers
-        if stats.nnz >= SHARED_FROM:
-            sectors, lines = stats.gathered(item, found=0.0)
         share = min(1.0, max(0.0, math.log(STEPS / mean) / math.log(LIKE_LINES)))
         sectors = sectors ** (1 - share) * lines**share
     spread = math.log(max(1.0, stats.row_max / mean))
-    time += costs.own_us + costs.length * math.log(mean)
+    time += costs.own_us
     time += ((costs.nonzeros + costs.longest * spread) * memory + costs.sectors * sectors * gathers) * millions
     return float(time + (costs.tables * n_bytes + costs.vectors * sum(stats.shape) * item) * memory / 1e6)
 

@@ -31,11 +31,11 @@ from . import choice
 Place = tuple[ModuleType, str, Any]  # of constants: a module, a name in it, and a key of that, or None
 
 VECTOR: list[Place] = [(cvr, "VECTOR_COSTS", key) for key in cvr.VECTOR_COSTS]
-VECTOR += [(cvr, "VECTOR_COSTS_SHARED", None), (short_rows, "COSTS", None)]
+VECTOR += [(short_rows, "COSTS", None)]
 VECTOR += [(bbcsr, "VECTOR_COSTS", key) for key in range(len(bbcsr.VECTOR_COSTS))]
-#: Of ``A @ X``: what only larger blocks have, and the most that a constant may be. Memory is not slower for rows of X, but few
-#: matrices of a fit are so large.
-OF_BLOCKS, MOST = ("narrow", "holes"), {"beyond": 0.5}
+#: Of ``A @ X``: the most that a constant may be, of those that are not 0. Memory is not slower for rows of X, but few matrices
+#: of a fit are so large.
+MOST = {"beyond": 0.5}
 
 #: Errors of ratios of times to the fastest one's are made small, of candidates that take less than NEAR times as long; of
 #: times LEVEL of that, of those that take more than HOPELESS times as long FAR of it. Errors of more than SCALE count less.
@@ -162,7 +162,7 @@ class Sums:
         for number, name in enumerate(self.kernels):
             if name not in names:
                 continue
-            which[number] = [field not in OF_BLOCKS or "blocks" in name for field in wide.Costs._fields]
+            which[number] = [cost > 0 for cost in wide.COSTS[name]]
             of_kernel = (self.kernel == number) & counted & ~self.others & (cases.ratios < HOPELESS)
             if np.count_nonzero(of_kernel) > begin.shape[1]:  # half way to what fits its times alone
                 alone, _ = optimize.nnls(

@@ -133,9 +133,9 @@ class Statistics(NamedTuple):
         doublings = math.log2(entry / 4)
         return float(min(1.0, self.sectors * (self.sectors / self.lines) ** (doublings / 3)))
 
-    def gathered(self, entry: int, found: float = FOUND_IN_L1) -> tuple[float, float]:
+    def gathered(self, entry: int) -> tuple[float, float]:
         """Different 32 bytes, and groups of 64 columns, that bins of 32 rows need of an x with entries of so many bytes, over
-        nonzeros. Where a multiprocessor's L1 holds x, each counts once for each of them, and what is `found` there in part.
+        nonzeros. Where a multiprocessor's L1 holds x, each counts once for each of them, and in part for what it finds there.
 
         Examples
         --------
@@ -147,7 +147,7 @@ class Statistics(NamedTuple):
         if n_bytes > self.gpu.l1_bytes or not self.nnz:
             return needed
         once = (self.gpu.processors / self.nnz * n for n in (n_bytes / 32, self.shape[1] / 64))
-        sectors, lines = (min(n, n_once + found * max(0.0, n - n_once)) for n, n_once in zip(needed, once, strict=True))
+        sectors, lines = (min(n, n_once + FOUND_IN_L1 * max(0.0, n - n_once)) for n, n_once in zip(needed, once, strict=True))
         return sectors, lines
 
 

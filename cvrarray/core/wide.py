@@ -16,21 +16,20 @@ IN_L2, MUCH_OF_X, IN_L1 = 2 / 3, 1 / 3, 2.0
 
 
 class Costs(NamedTuple):
-    """Microseconds of ``A @ X``; megabytes are of A's tables, of X and of Y."""
+    """Microseconds of ``A @ X``; megabytes are of A's tables, of X and of Y. 0: too little to count for the choice."""
 
     own_us: float
-    longest: float  # for the square root of the longest row
-    uneven: float  # for each power of e from the mean to the longest row
-    tables: float  # a megabyte of them without padding
-    padding: float  # a megabyte of rows of X, one for each column of a block that is padding
-    sectors: float  # a million sectors of a column of X that bins need
-    rows: float  # a megabyte of rows of X, one for each column of a stored block
-    begun: float  # the square root of a megabyte of them, for each slot: until loads are under way
-    apart: float  # a megabyte of those that neighbouring rows of A do not share, where L1 would not hold all of X
-    beyond: float  # a megabyte of those that are far apart, where L2 does not hold all of X
-    both: float  # a megabyte of X and Y
-    spilled: float  # a megabyte of all that L2 does not hold
-    narrow: float = 0.0  # a million entries, for each time that blocks have more columns than X has vectors a row, but one
+    longest: float = 0.0  # for the square root of the longest row
+    uneven: float = 0.0  # for each power of e from the mean to the longest row
+    tables: float = 0.0  # a megabyte of them without padding
+    padding: float = 0.0  # a megabyte of rows of X, one for each column of a block that is padding
+    sectors: float = 0.0  # a million sectors of a column of X that bins need
+    rows: float = 0.0  # a megabyte of rows of X, one for each column of a stored block
+    begun: float = 0.0  # the square root of a megabyte of them, for each slot: until loads are under way
+    apart: float = 0.0  # a megabyte of those that neighbouring rows of A do not share, where L1 would not hold all of X
+    beyond: float = 0.0  # a megabyte of those that are far apart, where L2 does not hold all of X
+    both: float = 0.0  # a megabyte of X and Y
+    spilled: float = 0.0  # a megabyte of all that L2 does not hold
     holes: float = 0.0  # a megabyte of rows of X, one for each entry of blocks with holes
 
 
@@ -39,10 +38,15 @@ ALONE = 400
 
 #: By the family of the kernel that multiplies: CVR's, and those of BBCSR with single columns and with larger blocks.
 COSTS = {
-    "cvr": Costs(5.26, 0.0383, 0.463, 0.328, 0.107, 3.88, 0.0431, 0.156, 0.0266, 0.0782, 0.0534, 0.173),
-    "rows": Costs(3.72, 0.0532, 0.305, 0.298, 0.0214, 4.2, 0.0302, 0.364, 0.0327, 0.0766, 0.12, 0.0896),
-    "blocks": Costs(4.38, 0.0317, 0.336, 0.27, 0.0219, 4.97, 0.0429, 0.401, 0.152, 0, 0.0274, 0.18, 0.0503, 0.00476),
-}
+    "cvr": Costs(
+        6.16, longest=0.0242, uneven=0.102, tables=0.352, sectors=4.77, rows=0.0555, beyond=0.107, both=0.089, spilled=0.153
+    ),
+    "rows": Costs(
+        4.43, longest=0.035, tables=0.317, padding=0.0201, sectors=5.11, rows=0.0386, begun=0.271, beyond=0.119, both=0.117,
+        spilled=0.0885,
+    ),
+    "blocks": Costs(5.07, tables=0.318, rows=0.0507, begun=0.43, apart=0.172, spilled=0.236, holes=0.00266),
+}  # fmt: skip
 
 
 class Matrix(NamedTuple):
@@ -102,7 +106,6 @@ def counts(of: Matrix) -> Costs:
         beyond=min(1.0, lines * size) * max(0.0, 1 - MUCH_OF_X * l2 / max(MUCH_OF_X * l2, x)) * rows * memory,
         both=both * memory,
         spilled=max(0.0, both + of.n_bytes / 1e6 - IN_L2 * l2) * memory,
-        narrow=gathers * stored / 1e6 * max(0.0, size / max(1.0, row * 1e6 / 16) - 1),
         holes=(stored > stats.nnz) * stored * row * gathers,
     )
 
