@@ -1,6 +1,6 @@
 # make demo [FILES="a.mtx ..."]   virtual environment, install, and the main job on real matrices
 # make test                       the same, and the tests            (PYTEST_ARGS="-k cvr" passes options on)
-# make test-rest                  the cases alone that repeat a path under other parameters; make test-all: both
+# make test-slow                  what takes minutes: every instantiation of the kernels, for all architectures; warm-up; kills
 # make kill-test                  writers of stores killed at every call that changes the disk, and a hundred rounds of two writers
 # make gpu-test                   every test on this machine's GPU with $(PYTHON); writes docs/gpu-report/tests.json
 # make gpu-sanitize               compute-sanitizer over the small tests; reports and logs in docs/gpu-report/
@@ -13,6 +13,7 @@
 # make bench-columns              the same of A @ X with 1 to 256 columns; writes docs/benchmarks/gpu-columns.*
 #                                 (BENCH_ARGS=--transposed: of A.T @ X; writes docs/benchmarks/gpu-columns-transposed.*;
 #                                 BENCH_ARGS='--families 1000': with matrices that nothing was fitted to; gpu-columns-unseen.*)
+# make ablate                     what each candidate of gpu/plan.py buys on unseen matrices; writes docs/benchmarks/ablation.*
 # make record-gpu WITHIN=1800     all of these and bench-solve, within so many seconds, on an idle machine with a GPU; and what
 #                                 the docs take from them
 # make bench-ops                  sums, slices, files, A.T @ x ... beside SciPy on a CPU, with one thread and all; writes
@@ -26,7 +27,7 @@
 #                                 "--suites arpack --report docs/peer-suites.json": some suites, the others' counts stay)
 # make works                      docs/works.md: calls of other libraries that are made, and what came of them
 # make fuzz FUZZ_S=600            mutated and forged inputs of every kind for so many seconds; goes on where it stopped
-#                                 (build/fuzz.json); what fails stays in tests/regressions   (FUZZ_ARGS="--kinds npz cvra --jobs 4")
+#                                 (build/fuzz.json); what fails stays in tests/regressions   (FUZZ_ARGS="--kinds npz cvra")
 # make docs                       the site, every page executed, warnings as errors: docs/_build/html/index.html
 # make docs-check                 the site in headless Chromium, 1280 and 400 pixels wide, light and dark: nothing overflows, no
 #                                 picture is missing, axe-core finds no serious fault; screenshots in docs/_build/screenshots
@@ -54,18 +55,16 @@ DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>
 CUDA := $(if $(DRIVER),$(shell if [ $(DRIVER) -ge 580 ]; then echo cuda13; elif [ $(DRIVER) -ge 525 ]; then echo cuda12; fi))
 comma := ,
 
-.PHONY: demo house test test-rest test-all peer-suites works kill-test gpu-test gpu-sanitize gpu-memcheck gpu-racecheck bench bench-gpu bench-unseen bench-columns record-gpu bench-ops bench-few bench-solve bench-asv bench-check fuzz docs docs-check wheel-check lint format clean
+.PHONY: demo house test test-slow peer-suites works kill-test gpu-test gpu-sanitize gpu-memcheck gpu-racecheck bench bench-gpu bench-unseen bench-columns ablate record-gpu bench-ops bench-few bench-solve bench-asv bench-check fuzz docs docs-check wheel-check lint format clean
 
 demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
-	$(BIN)/cvrarray demo $(FILES)
+	$(BIN)/cvrarray bench elasticity rmat $(FILES)
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest $(COVERAGE) $(PYTEST_ARGS)
 
-test-rest: $(VENV)/.installed-test
-	$(BIN)/python -m pytest --rest $(COVERAGE) $(PYTEST_ARGS)
-
-test-all: test test-rest
+test-slow: $(VENV)/.installed-test
+	$(BIN)/python -m pytest --slow -m slow $(PYTEST_ARGS)
 
 # Nothing of theirs lies in the repository: the tests are those of the installed wheels.
 peer-suites: $(VENV)/.installed-test
@@ -111,6 +110,9 @@ bench-unseen:
 bench-columns:
 	$(PYTHON) -m asv_bench.record.gpu_columns --report docs/benchmarks $(BENCH_ARGS)
 
+ablate:
+	$(PYTHON) -m asv_bench.record.ablate --report docs/benchmarks $(BENCH_ARGS)
+
 # Each has a share of the seconds, within which it begins its last matrix; solves take two minutes.
 WITHIN ?= 1800
 SHARE = --within $$(( ($(WITHIN) - 150) * $(1) / 100 ))
@@ -148,7 +150,7 @@ bench-check: $(VENV)/.installed-dev
 # The state holds how far each kind has come; without it a run begins anew, with the same inputs.
 fuzz: $(VENV)/.installed-test
 	@mkdir -p build
-	PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(FUZZ_S) --state build/fuzz.json --record build/fuzz.md $(FUZZ_ARGS)
+	PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(FUZZ_S) --state build/fuzz.json $(FUZZ_ARGS)
 
 # -E: every page is executed again, as what it shows may have changed though its text has not. -j: two pages at a time.
 docs: $(VENV)/.installed-docs
@@ -169,7 +171,7 @@ wheel-check: $(VENV)/.installed-dev
 	$(BIN)/python tests/wheel_contents.py build/wheel-check/*.whl
 	$(PYTHON) -m venv build/wheel-check/venv
 	build/wheel-check/venv/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls build/wheel-check/*.whl)[demo]"
-	cd build/wheel-check/elsewhere && env -u PYTHONPATH ../venv/bin/cvrarray demo --repeats 3
+	cd build/wheel-check/elsewhere && env -u PYTHONPATH ../venv/bin/cvrarray bench --scale small --repeats 3 elasticity rmat
 	cd build/wheel-check/elsewhere && env -u PYTHONPATH ../venv/bin/python -m cvrarray --version
 
 house: $(VENV)/.installed-test

@@ -114,22 +114,10 @@ class BBCSRArray(FormatArray):
 
     Parameters
     ----------
-    obj : sparse or dense 2-D array, or a tuple
-        scipy.sparse, cupyx.scipy.sparse, pydata/sparse, NumPy, CuPy or an array of ours. Duplicates are summed. A tuple
-        is, as for SciPy's constructors, ``(data, (row, col))``, ``(data, indices, indptr)`` or the shape of an empty
-        matrix.
     block_size : int
         Rows and columns of a block, 1 to 32: 6 for shells and rigid bodies, 3 for solids, 1 for no blocks.
-    device : str, optional
-        ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: where `obj` lives.
-    shape : (n_rows, n_cols), optional
-        Of a matrix in parts. Default: as large as they need.
-    dtype : data type, optional
-        To which values are cast. Default: theirs.
-    copy : ignored; SciPy has it. The tables are new ones always.
-    values : {"auto", "plain"}
-        ``"auto"`` stores values in fewer bytes where that pays: one value once, at most 256 different ones as 8-bit
-        numbers, float64 that is exactly float32 as such. Every result has the same bits as with ``"plain"``.
+    obj, device, shape, dtype, copy, values
+        As of :class:`cvrarray.CVRArray`.
 
     Raises
     ------
@@ -198,17 +186,16 @@ class BBCSRArray(FormatArray):
         blocks : (n_blocks, block_size, block_size) values
             All of them are stored entries, zeros too.
         shape : (n_rows, n_cols), optional
-            Default: just large enough for the blocks. Entries of blocks that reach over it must be 0.
+            Default: just large enough for the blocks. Entries of blocks that reach over it are left out.
         device : str, optional
-            Default: where `blocks` live.
+            Default: where all three live.
         values : {"auto", "plain"}
             As for the constructor.
 
         Raises
         ------
         ValueError
-            `blocks` is not (n_blocks, b, b) with b from 1 to 32, the lengths disagree, a pair is negative or lies
-            outside `shape`, or a value other than 0 does.
+            `blocks` is not (n_blocks, b, b) with b from 1 to 32, the lengths disagree, or a pair lies outside `shape`.
 
         Examples
         --------
@@ -219,33 +206,16 @@ class BBCSRArray(FormatArray):
                [5., 6., 0., 0.],
                [7., 8., 0., 0.]])
         """
-        home, encodes = devices.of(blocks), encoding.checked(values)
-        with home.use():
-            blocks = home.xp.asarray(blocks)
-            if blocks.ndim != 3 or blocks.shape[1] != blocks.shape[2]:
-                raise ValueError(f"blocks must have shape (n_blocks, block_size, block_size); got {blocks.shape}")
-            size = integer(blocks.shape[1], "block_size", 1, WARP)
-            coercion.check_dtype(blocks.dtype)
-            devices.check_aligned(blocks, "blocks")
-            pairs = coercion.as_integers(block_rows, "block_rows"), coercion.as_integers(block_cols, "block_cols")
-            coercion.same_device(**({"block_rows": pairs[0], "block_cols": pairs[1]} if pairs[0].size else {}), blocks=blocks)
-            lengths = pairs[0].size, pairs[1].size, blocks.shape[0]
-            if len(set(lengths)) > 1:
-                raise ValueError("block_rows, block_cols and blocks must have one length; got {}, {} and {}".format(*lengths))
-            needed = tuple(size * (int(p.max()) + 1) if p.size else 0 for p in pairs)
-            shape = coercion.check_shape(needed if shape is None else shape)
-            for p, name, n in zip(pairs, ("block_rows", "block_cols"), shape, strict=True):
-                if not in_range(p, 0, -(-n // size)):
-                    bad = int(p.min()) if int(p.min()) < 0 else int(p.max())
-                    raise ValueError(f"{name} must lie in [0, {-(-n // size)}) for shape {shape}; got {bad}")
-            for p, n, axis in ((pairs[0], shape[0], 1), (pairs[1], shape[1], 2)):
-                if n % size and bool(blocks.swapaxes(1, axis)[p == n // size, n % size :].any()):
-                    raise ValueError(f"values of blocks beyond shape {shape} must be 0. Enlarge shape, or clear them")
-        target = home if device is None else devices.parse(device)
+        encodes = encoding.checked(values)
+        blocks = blocks if hasattr(blocks, "dtype") else np.asarray(blocks)
+        if blocks.ndim != 3 or blocks.shape[1] != blocks.shape[2]:
+            raise ValueError(f"blocks must have shape (n_blocks, block_size, block_size); got {blocks.shape}")
+        coercion.check_dtype(blocks.dtype)
+        devices.check_aligned(blocks, "blocks")
         plan = extensions.load("assembly").Assembly(
-            *(devices.move(p, target) for p in pairs), shape=shape, block_size=size, format="bbcsr", device=target
+            block_rows, block_cols, shape=shape, block_size=blocks.shape[1], format="bbcsr", device=device
         )
-        array: Self = plan(devices.move(blocks, target))
+        array: Self = plan(blocks if device is None else devices.move(blocks, plan._target))
         array = encoding.encoded(array) if encodes else array
         return array if type(array) is cls else cls._from_tables(array._tables)
 
@@ -302,7 +272,7 @@ class BBCSRArray(FormatArray):
         each call.
         """
         with self._target.use():
-            return self._plain_values()
+            return encoding.plain(self)
 
     @property
     def rowptr(self) -> Any:
@@ -388,47 +358,50 @@ class BBCSRArray(FormatArray):
         return {name: (int(n_bytes), fill) for name, (n_bytes, fill) in found.items()}
 
     @classmethod
-    def _variant_keywords(cls, number: str) -> dict[str, Any]:
-        return {"block_size": int(number)}
-
-    @classmethod
-    def _microseconds(cls, name: str, stats: Any, device: str, streaming: float, entry: int = 0) -> float:
-        size, item = cls._variant_keywords(name.removeprefix(cls.format))["block_size"], stats.dtype.itemsize
+    def _microseconds(cls, name: str, stats: Any, device: str, streaming: float, columns: int) -> float:
+        size = _block_size(name)
         if device != "cuda":
-            return streaming * (1.0 if size == 1 else BLOCK_FACTOR)
-        entry = entry or item
-        if size == 1 and short_rows.suit(stats.shape[0], stats.nnz, stats.row_max):
-            return short_rows.microseconds(stats, entry)
-        costs, millions, (sectors, lines) = VECTOR_COSTS[size > 1], stats.nnz / 1e6, stats.gathered(entry)
-        tables, vectors, column = stats.table_bytes[name] / 1e6, sum(stats.shape) * entry / 1e6, 4 - 2 * stats.narrow_columns
-        n_bins, blocks, _ = _bins(name, stats, size)
-        is_wide = size == 1 and stats.narrow_columns < 0.5
-        rounds = sharing.least(sharing.Bins(n_bins, blocks, stats.row_max / size, size, entry, is_wide)).rounds
-        alone = costs.own_us - costs.ramp * math.expm1(-(tables + vectors) / RAMP_MB)
-        alone += (costs.tables + costs.cold * stats.fits_l2) * tables + costs.vectors * vectors
-        alone += (costs.sectors * sectors + costs.lines * lines) * millions
-        alone += costs.holes * (stats.block_fill[size] > 1)
-        streamed = min(tables, millions * (item + column)) if size == 1 else tables
-        return float(alone + math.hypot(costs.streamed * streamed, costs.round * rounds))
-
-    @classmethod
-    def _microseconds_of_matrix(cls, name: str, stats: Any, device: str, of_vector: float, columns: int) -> float:
-        if device != "cuda":
-            return super()._microseconds_of_matrix(name, stats, device, of_vector, columns)
-        size = cls._variant_keywords(name.removeprefix(cls.format))["block_size"]
+            return columns * streaming * (1.0 if size == 1 else BLOCK_FACTOR)
+        if columns == 1:
+            return _microseconds(name, stats, stats.dtype.itemsize)
         if n_bytes := few_columns.row_bytes(stats.dtype, columns):
             n_bins, blocks, slots = _bins(name, stats, size)
             bins = few_columns.Bins(n_bins, size, blocks, stats.row_max / size, slots / stats.nnz)
             if few_columns.suit_bins(n_bytes, stats.dtype.itemsize, bins):
-                return cls._microseconds(name, stats, device, 0.0, n_bytes)
+                return _microseconds(name, stats, n_bytes)
         return wide.microseconds(wide.Matrix(stats, stats.table_bytes[name], size, columns))
 
     @classmethod
     def _why(cls, name: str, stats: Any) -> str:
-        size = cls._variant_keywords(name.removeprefix(cls.format))["block_size"]
+        size = _block_size(name)
         if size == 1:
-            return f"rows have {stats.row_min} to {stats.row_max} nonzeros"
+            return super()._why(name, stats)
         return f"{size} x {size} blocks hold {stats.block_fill[size]:.2f} entries a nonzero"
+
+
+def _block_size(name: str) -> int:
+    """That of a variant."""
+    return int(name.removeprefix("bbcsr"))
+
+
+def _microseconds(name: str, stats: Any, entry: int) -> float:
+    """``A @ x`` with a variant on a GPU, of a vector whose entries have so many bytes."""
+    size, item = _block_size(name), stats.dtype.itemsize
+    if size == 1 and short_rows.suit(stats.shape[0], stats.nnz, stats.row_max, stats.gpu.processors):
+        return short_rows.microseconds(stats, entry)
+    costs, millions, (sectors, lines) = VECTOR_COSTS[size > 1], stats.nnz / 1e6, stats.gathered(entry)
+    tables, vectors, column = stats.table_bytes[name] / 1e6, sum(stats.shape) * entry / 1e6, 4 - 2 * stats.narrow_columns
+    n_bins, blocks, _ = _bins(name, stats, size)
+    is_wide = size == 1 and stats.narrow_columns < 0.5
+    bins = sharing.Bins(n_bins, blocks, stats.row_max / size, size, entry, is_wide)
+    rounds = sharing.least(bins, stats.gpu.processors).rounds
+    memory, gathers = stats.gpu.slower_memory, stats.gpu.slower_gathers
+    alone = costs.own_us - costs.ramp * math.expm1(-(tables + vectors) / RAMP_MB)
+    alone += ((costs.tables + costs.cold * stats.fits_l2) * tables + costs.vectors * vectors) * memory
+    alone += (costs.sectors * sectors + costs.lines * lines) * millions * gathers
+    alone += costs.holes * (stats.block_fill[size] > 1)
+    streamed = min(tables, millions * (item + column)) if size == 1 else tables
+    return float(alone + math.hypot(costs.streamed * streamed * memory, costs.round * rounds))
 
 
 def _bins(name: str, stats: Any, block_size: int) -> tuple[int, float, float]:

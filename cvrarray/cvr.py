@@ -17,16 +17,7 @@ lane works through whole rows, one after the other. A lane that runs dry is *fed
     row 3: g h i j    Before step 3 both lanes are dry. Lane 0 takes row 3, the last one. Lane 1 finds no row, so it steals
                       the first two of row 3; both parts add into entry 0 of tail, which is row 3.
 
-Arrays of one chunk, as :meth:`CVRArray.chunk` returns them
------------------------------------------------------------
-=============  ====================  ====================================================================================
-val            (n_lanes, n_steps)    values; slot ``pos = step * n_lanes + lane`` is ``val[lane, step]``
-col_idx        (n_lanes, n_steps)    columns
-rec_pos        (n_records,)          after this slot the lane's running sum is complete
-rec_wb         (n_records,)          where it goes: a row while ``rec_pos < lr_rec``, from then on an entry of ``tail``
-tail           (n_lanes,)            the row each lane held when the last row was fed; -1 for a lane that never had one
-lr_rec         int                   the slot of the first lane that found no row to feed
-=============  ====================  ====================================================================================
+Slot ``pos = step * n_lanes + lane`` is ``val[lane, step]`` of a :class:`Chunk`, which says what the arrays of a chunk are.
 
 Conversion of one chunk
 -----------------------
@@ -100,11 +91,8 @@ from .input import coercion
 #: Steps that a chunk has in the cost model. The devices' modules choose: ``default_n_chunks`` of cpu/cvr and gpu/cvr.
 STEPS = 64
 
-#: Numbers of chunks that :func:`cvrarray.tune` tries, over the default number.
-TRIED_CHUNKS = (2.0, 0.5, 4.0)
 #: Bytes of tables from which a CPU waits for memory more than for instructions.
 LARGE = 1 << 23
-
 
 #: On a CPU, time over that of streaming the tables, for records and lanes out of phase; and where a product mostly
 #: waits for memory: 8-byte values, tables over LARGE. See ``docs/measurements/choice-of-format.md``.
@@ -131,15 +119,13 @@ class SharedCosts(NamedTuple):
     cut: float  # where thread blocks have parts of a row in lanes, and wait for one another
 
 
-#: Where it goes by chunks; where it goes row by row (:mod:`cvrarray.core.lanes`), by slots of a lane; and where rows have
-#: thread blocks of their own.
+#: Where it goes by chunks, and where it goes row by row (:mod:`cvrarray.core.lanes`), by slots of a lane.
 VECTOR_COSTS = {
     0: VectorCosts(5.91, 0, 0.2, 0.251, 0.225, 0.144, 3.85),
     4: VectorCosts(4.5, 0, 0.317, 0, 0, 0, 2.93),
     8: VectorCosts(4.23, 0.0821, 0.282, 0, 0, 0, 3.07),
     16: VectorCosts(4.6, 0, 0.278, 0, 0, 0, 2.19),
 }
-VECTOR_COSTS_OF_LONG_ROWS = VectorCosts(4.54, 0, 0.552, 0, 0, 0, 0)
 VECTOR_COSTS_SHARED = SharedCosts(0.413, 0.0258, 0.566)
 SHARED_FROM = 1 << 22  #: Nonzeros from which x is in shared memory, if that holds it: it is about as large as L1.
 LONGER_ENTRIES = 0.35  #: By chunks, for a million sectors of x and each byte that an entry has more than a value.
@@ -277,9 +263,9 @@ class CVRArray(FormatArray):
     @classmethod
     def _for_conversion(cls, csr: CSR, target: devices.Device, **keywords: Any) -> dict[str, Any]:
         module = cls._module(target)
-        n_lanes = keywords["n_lanes"] or module.default_n_lanes(csr)
-        n_chunks = keywords["n_chunks"] or module.default_n_chunks(csr, n_lanes)
-        split = keywords["split"] or ("rows" if keywords["n_chunks"] else module.default_split(csr, n_lanes))
+        n_lanes = keywords.get("n_lanes") or module.default_n_lanes(csr)
+        n_chunks = keywords.get("n_chunks") or module.default_n_chunks(csr, n_lanes)
+        split = keywords.get("split") or ("rows" if keywords.get("n_chunks") else module.default_split(csr, n_lanes))
         return {"n_lanes": n_lanes, "n_chunks": min(n_chunks, csr.nnz), "split": split}
 
     @classmethod
@@ -288,15 +274,6 @@ class CVRArray(FormatArray):
 
     def _parameters(self) -> dict[str, Any]:
         return {"n_lanes": self.n_lanes}
-
-    @classmethod
-    def _defaults(cls, csr: CSR) -> dict[str, Any]:
-        if not csr.nnz:
-            return {}
-        module = cls._module(devices.of(csr.indptr))
-        n_lanes = module.default_n_lanes(csr)
-        n_chunks, split = module.default_n_chunks(csr, n_lanes), module.default_split(csr, n_lanes)
-        return {"n_lanes": n_lanes, "n_chunks": n_chunks, "split": split}
 
     @property
     def n_lanes(self) -> int:
@@ -341,7 +318,7 @@ class CVRArray(FormatArray):
             lr_rec = 0 if bool((t.tail[k] < 0).any()) else int(rec_pos[in_tail][0])
             by_lane = (last - first, t.n_lanes)
             return Chunk(
-                val=self._plain_values()[slots].reshape(by_lane).T,
+                val=encoding.plain(self)[slots].reshape(by_lane).T,
                 col_idx=col.reshape(by_lane).T,
                 tail=t.tail[k],
                 rec_pos=rec_pos,
@@ -422,31 +399,17 @@ class CVRArray(FormatArray):
         return {"cvr": (int(entries + n_rows * index + chunks * (WARP * index + 40)) if nnz else 0, 1.0)}
 
     @classmethod
-    def _microseconds(cls, name: str, stats: Any, device: str, streaming: float, entry: int = 0) -> float:
-        item, n_bytes = entry or stats.dtype.itemsize, stats.table_bytes[name]
+    def _microseconds(cls, name: str, stats: Any, device: str, streaming: float, columns: int) -> float:
         if device != "cuda":
-            return streaming * (FACTOR_WAITING if item >= 8 and n_bytes > LARGE else FACTOR)
-        n_rows, millions = stats.shape[0] - stats.empty_rows, stats.nnz / 1e6
-        slots, mean = lanes.slots_of_products(stats.nnz, n_rows, item, stats.row_max), max(1.0, stats.nnz / max(1, n_rows))
-        costs, shared, (sectors, lines) = VECTOR_COSTS[slots], VECTOR_COSTS_SHARED, stats.gathered(item)
-        time = shared.empty * (stats.empty_rows > 0) + shared.cold * stats.fits_l2 * n_bytes / 1e6
-        if lanes.has_long_rows(stats.shape[0], stats.nnz):
-            costs = VECTOR_COSTS_OF_LONG_ROWS
-        elif lanes.may_have_lanes(stats.nnz, n_rows) and short_rows.suit(stats.shape[0], stats.nnz, stats.row_max):
-            return short_rows.microseconds(stats, item)
-        elif slots:
-            n_bytes *= lanes.slots_a_nonzero(slots, mean, stats.row_max)
-            time += shared.cut * lanes.are_cut(slots, stats.row_max)
-        else:  # a chunk's rows: as few as WARP need their sectors, LIKE_LINES times as many about their lines
-            time += LONGER_ENTRIES * (item - stats.dtype.itemsize) * stats.loads * millions
-            if stats.nnz >= SHARED_FROM:
-                sectors, lines = stats.gathered(item, found=0.0)
-            share = min(1.0, max(0.0, math.log(STEPS / mean) / math.log(LIKE_LINES)))
-            sectors = sectors ** (1 - share) * lines**share
-        spread = math.log(max(1.0, stats.row_max / mean))
-        time += costs.own_us + costs.length * math.log(mean)
-        time += (costs.nonzeros + costs.longest * spread + costs.sectors * sectors) * millions
-        return float(time + (costs.tables * n_bytes + costs.vectors * sum(stats.shape) * item) / 1e6)
+            is_waiting = stats.dtype.itemsize >= 8 and stats.table_bytes[name] > LARGE
+            return columns * streaming * (FACTOR_WAITING if is_waiting else FACTOR)
+        if columns == 1:
+            return _microseconds(stats, stats.dtype.itemsize)
+        n_bytes, n_rows = few_columns.row_bytes(stats.dtype, columns), stats.shape[0] - stats.empty_rows
+        slots = lanes.slots_of_products(stats.nnz, n_rows, n_bytes, stats.row_max, stats.gpu.processors)
+        if few_columns.suit_chunks(n_bytes, is_row_by_row=slots > 0):
+            return _microseconds(stats, n_bytes)
+        return wide.microseconds(wide.Matrix(stats, stats.table_bytes[name], 0, columns))
 
     @classmethod
     def _for_columns(cls, csr: CSR, columns: int) -> dict[str, Any]:
@@ -458,28 +421,31 @@ class CVRArray(FormatArray):
             chunks: dict[str, Any] = module.chunks_for_columns(csr, module.default_n_lanes(csr), columns)
             return chunks
 
-    @classmethod
-    def _microseconds_of_matrix(cls, name: str, stats: Any, device: str, of_vector: float, columns: int) -> float:
-        if device != "cuda":
-            return super()._microseconds_of_matrix(name, stats, device, of_vector, columns)
-        n_bytes, n_rows = few_columns.row_bytes(stats.dtype, columns), stats.shape[0] - stats.empty_rows
-        is_row_by_row = lanes.has_long_rows(stats.shape[0], stats.nnz) or lanes.slots_of_products(
-            stats.nnz, n_rows, n_bytes, stats.row_max
-        )
-        if few_columns.suit_chunks(n_bytes, bool(is_row_by_row)):
-            return cls._microseconds(name, stats, device, 0.0, n_bytes)
-        return wide.microseconds(wide.Matrix(stats, stats.table_bytes[name], 0, columns))
 
-    @classmethod
-    def _why(cls, name: str, stats: Any) -> str:
-        return f"rows have {stats.row_min} to {stats.row_max} nonzeros"
-
-    @classmethod
-    def _alternatives(cls, csr: CSR) -> list[int]:
-        module = cls._module(devices.of(csr.data))
-        default = min(csr.nnz, module.default_n_chunks(csr, module.default_n_lanes(csr)))
-        counts = dict.fromkeys(min(csr.nnz, max(1, round(default * factor))) for factor in TRIED_CHUNKS)
-        return [count for count in counts if count != default]
+def _microseconds(stats: Any, item: int) -> float:
+    """``A @ x`` on a GPU, of a vector whose entries have so many bytes."""
+    n_bytes = stats.table_bytes["cvr"]
+    n_rows, millions = stats.shape[0] - stats.empty_rows, stats.nnz / 1e6
+    n, mean = stats.gpu.processors, max(1.0, stats.nnz / max(1, n_rows))
+    slots = lanes.slots_of_products(stats.nnz, n_rows, item, stats.row_max, n)
+    costs, shared, (sectors, lines) = VECTOR_COSTS[slots], VECTOR_COSTS_SHARED, stats.gathered(item)
+    memory, gathers = stats.gpu.slower_memory, stats.gpu.slower_gathers
+    time = shared.empty * (stats.empty_rows > 0) + shared.cold * stats.fits_l2 * n_bytes * memory / 1e6
+    if lanes.may_have_lanes(stats.nnz, n_rows, n) and short_rows.suit(stats.shape[0], stats.nnz, stats.row_max, n):
+        return short_rows.microseconds(stats, item)
+    elif slots:
+        n_bytes *= lanes.slots_a_nonzero(slots, mean, stats.row_max)
+        time += shared.cut * lanes.are_cut(slots, stats.row_max)
+    else:  # a chunk's rows: as few as WARP need their sectors, LIKE_LINES times as many about their lines
+        time += LONGER_ENTRIES * (item - stats.dtype.itemsize) * stats.loads * millions * gathers
+        if stats.nnz >= SHARED_FROM:
+            sectors, lines = stats.gathered(item, found=0.0)
+        share = min(1.0, max(0.0, math.log(STEPS / mean) / math.log(LIKE_LINES)))
+        sectors = sectors ** (1 - share) * lines**share
+    spread = math.log(max(1.0, stats.row_max / mean))
+    time += costs.own_us + costs.length * math.log(mean)
+    time += ((costs.nonzeros + costs.longest * spread) * memory + costs.sectors * sectors * gathers) * millions
+    return float(time + (costs.tables * n_bytes + costs.vectors * sum(stats.shape) * item) * memory / 1e6)
 
 
 def _positions(xp: Any, rec_mask: Any, n_lanes: int) -> Any:

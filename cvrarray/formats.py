@@ -59,4 +59,5 @@ def of_variant(name: str) -> tuple[type[FormatArray], dict[str, Any]]:
 def _of_variant(name: str, known: tuple[type[FormatArray], ...]) -> tuple[type[FormatArray], dict[str, Any]]:
     """:func:`of_variant` of the formats that are `known`."""
     cls = max((cls for cls in known if name.startswith(cls.format)), key=lambda cls: len(cls.format))
-    return cls, cls._variant_keywords(name.removeprefix(cls.format))
+    number = name.removeprefix(cls.format)
+    return cls, {cls._tuned: int(number)} if number else {}

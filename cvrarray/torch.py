@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from .array.format import LIVING
-from .array.products import keep_ready
 from .array.transposed import TransposedArray, with_values
+from .array.values import places
 from .core import devices
 from .core.extensions import optional
 
@@ -69,7 +69,7 @@ def matmul(A: Any, x: torch.Tensor, values: torch.Tensor | None = None) -> torch
     if torch.compiler.is_compiling():  # the operator checks its operands
         return _stacked(A, x, values) if x.ndim > 2 else torch.ops.cvrarray.product(x, values, _number(A), A.shape[0], False)
     if values is None and type(x) is torch.Tensor and not (x.requires_grad and torch.is_grad_enabled()):
-        launch = A._ready.get((x.dtype, x.shape))  # what nearly every call needs
+        launch = A._products.ready.get((x.dtype, x.shape))  # what nearly every call needs
         if launch is not None and x.device == launch.device and not _are_transformed():
             return launch(x)
     _check(A, x, values)
@@ -84,16 +84,7 @@ def _stacked(A: Any, x: torch.Tensor, values: torch.Tensor | None) -> torch.Tens
 
 
 def multiply(left: Any, right: Any) -> torch.Tensor:
-    """``left @ right`` of an array of ours and a tensor, as a tensor: :func:`matmul`, or of a tensor on the left its
-    transpose.
-
-    Examples
-    --------
-    >>> import torch
-    >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
-    >>> A @ torch.ones(3, dtype=torch.float64)
-    tensor([3., 3.], dtype=torch.float64)
-    """
+    """``left @ right`` of an array of ours and a tensor: :func:`matmul`, or of a tensor on the left its transpose."""
     if isinstance(right, torch.Tensor):
         return matmul(left, right)
     return matmul(right.T, left) if left.ndim == 1 else matmul(right.T, left.mT).mT
@@ -127,7 +118,7 @@ def _applied(A: Any, x: torch.Tensor, values: torch.Tensor | None, transposed: b
 def _computed(A: Any, x: torch.Tensor, values: torch.Tensor | None, transposed: bool) -> torch.Tensor:
     """``A @ x``, or ``A.T @ x``, with other values of A perhaps, of tensors that have memory."""
     A = A.T if transposed and values is None else A
-    held = A._ready
+    held = A._products.ready
     if values is None:
         launch = held.get((x.dtype, x.shape))
         if launch is not None and x.device == launch.device:
@@ -142,7 +133,7 @@ def _computed(A: Any, x: torch.Tensor, values: torch.Tensor | None, transposed: 
         (array.matvec if x.ndim == 1 else array.matmat)(_view(x), out=_view(y))
     ready = held.get((_NUMPYS[x.dtype], x.shape)) if values is None else None
     if ready is not None:
-        keep_ready(held, (x.dtype, x.shape), _Launch(ready, x))
+        held[x.dtype, x.shape] = _Launch(ready, x)
     return y
 
 
@@ -186,7 +177,7 @@ def _sampled(left: torch.Tensor, right: torch.Tensor, number: int, n_entries: in
     number.
     """
     array = _array(number)
-    row, col = array._places()
+    row, col = places(array)
     out = left.new_empty(n_entries, dtype=torch.float32 if left.dtype == torch.float16 else left.dtype)
     operands = [t.to(out.dtype).reshape(t.shape[0], -1) for t in (left, right)]
     if not out.numel() or not operands[0].numel():
@@ -249,30 +240,12 @@ def _shape_of_sampled(left: Any, right: Any, number: int, n_entries: int) -> Any
 
 
 def _keep_product(ctx: Any, inputs: Any, output: Any) -> None:
-    x, values, ctx.number, ctx.n_rows, ctx.transposed = inputs
-    ctx.save_for_backward(x, values)
-    ctx.array = LIVING.get(abs(ctx.number))  # alive until the gradients are computed
-    ctx.version = _version(ctx.array)
+    x, values, number, _, transposed = inputs
+    _Transformed.setup_context(ctx, (x, values, _array(number), transposed), output)
 
 
 def _back_product(ctx: Any, gradient: Any) -> Any:
-    """``A.H @ gradient``, and ``gradient * conj(x)`` at the array's entries."""
-    x, values = ctx.saved_tensors
-    product, number, transposed = torch.ops.cvrarray.product, ctx.number, ctx.transposed
-    to_x = to_values = None
-    if ctx.needs_input_grad[0]:
-        _check_version(ctx, values)
-        to_x = product(gradient.conj(), values, number, x.shape[0], not transposed).conj()
-    if values is not None and ctx.needs_input_grad[1]:
-        to_values = _to_values(x, gradient, values, number, transposed)
-    return to_x, to_values, None, None, None
-
-
-def _to_values(x: Any, gradient: Any, values: Any, number: int, transposed: bool) -> Any:
-    """The gradient for values: ``gradient * conj(x)`` at the array's entries."""
-    pair = (x.conj(), gradient) if transposed else (gradient, x.conj())
-    found = torch.ops.cvrarray.sampled(*pair, number, values.shape[0])
-    return (found if values.is_complex() else torch.real(found)).to(values.dtype)
+    return *_Transformed.backward(ctx, gradient), None
 
 
 class _Transformed(torch.autograd.Function):  # type: ignore[misc]
@@ -284,12 +257,13 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, values, ctx.array, ctx.transposed = inputs
+        x, values, ctx.array, ctx.transposed = inputs  # the array lives until the gradients are computed
         ctx.save_for_backward(x, values)
         ctx.version = _version(ctx.array)
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
+        """``A.H @ gradient``, and ``gradient * conj(x)`` at the array's entries."""
         x, values = ctx.saved_tensors
         A, transposed = ctx.array, ctx.transposed
         to_x = to_values = None
@@ -297,7 +271,9 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
             _check_version(ctx, values)
             to_x = _applied(A, gradient.conj(), values, not transposed).conj()
         if values is not None and ctx.needs_input_grad[1]:
-            to_values = _to_values(x, gradient, values, _number(A), transposed)
+            pair = (x.conj(), gradient) if transposed else (gradient, x.conj())
+            found = torch.ops.cvrarray.sampled(*pair, _number(A), values.shape[0])
+            to_values = (found if values.is_complex() else torch.real(found)).to(values.dtype)
         return to_x, to_values, None, None
 
     @staticmethod

@@ -451,8 +451,8 @@ def section_of_peers() -> str:
             "## Their own test suites",
             "",
             "`make peer-suites` runs tests that SciPy, pydata/sparse and Dask ship in their wheels against our arrays: CVR, "
-            "BBCSR and a transposed view, each case with each of them (with one of them in suites that have a star). Where the "
-            "tables above name an adapter, such as `A.tocsc()`, a test calls that. "
+            "BBCSR and a transposed view, each case with each of them (with one of them in suites that have a star). Suites of "
+            "functions that take `A.tocsr()` or `A.tocsc()` are left out. "
             f"**{passed:,} cases pass, {'none fails' if not failed else f'{failed:,} fail'}.** CuPy's wheel ships no tests.",
             "",
             "| suite | passed | failed | out of scope |",

@@ -1,6 +1,6 @@
 // CSR to BBCSR, and the row and column of every slot for the way back. B is the block size.
 
-#include "bbcsr_runs.cuh"
+#include "bbcsr_tiles.cuh"
 #include "bins.cuh"
 
 // Merges the rows of one block row by block column. A block row has GROUP neighbouring threads of one warp (a power of
@@ -86,86 +86,6 @@ __global__ void bbcsr_bins(const int* n_blocks, const I* col_low, const I* col_h
     bins.put(bin, n_blocks[block_row], col_low[block_row], col_high[block_row], block_size, sizes);
 }
 
-// bbcsr_fill: every bin's values and columns, padding included, in blocks of 1: entry k of a row is its slot k
-//
-// mapping   one warp a bin; tiles of 32 rows by WIDTH entries are transposed in shared memory: rows are read, and the k-th
-//           entries of all rows written
-// traffic   reads sizeof(A) + sizeof(I) a nonzero, writes sizeof(A) + 2 or sizeof(I) a slot
-// races     none: a warp owns its bin and its tile
-template <class P, class I, class A, int WARPS, int WIDTH>
-__global__ void bbcsr_fill(const P* ptr, const I* indices, const A* values, int64 n_rows, int64 n_bins,
-                           const int64* bin_rowptr, const int64* narrow_ptr, const I* col_base, int64* col_ptr, A* data,
-                           uint16* col_narrow, I* col_wide) {
-    constexpr int BATCH = 8;
-    struct Tile {
-        A value[WARP][WIDTH + 1];  // one column more, against bank conflicts when a column is read
-        I col[WARP][WIDTH + 1];
-    };
-    __shared__ Tile tiles[WARPS];
-    Tile& tile = tiles[threadIdx.x / WARP];
-    const int64 bin = warp_id();
-    if (bin >= n_bins) return;
-    const int lane = lane_id();
-    const int64 row = bin * WARP + lane;
-    const int64 from = row < n_rows ? ptr[row] : 0;
-    const int length = row < n_rows ? (int)(ptr[row + 1] - from) : 0;
-    const int64 first = bin_rowptr[bin];
-    const int bin_length = (int)((bin_rowptr[bin + 1] - first) / WARP);
-    const I base = col_base[bin];
-    const int64 narrow = narrow_ptr[bin] - narrow_ptr[0], start = base >= 0 ? narrow : first - narrow;
-    if (lane == 0) col_ptr[bin] = start;
-    data += first + lane;
-    col_narrow += start + lane;
-    col_wide += start + lane;
-
-    // rows are read several at a time where they are short, or tiles are narrow: 8, 16 or 32 threads each
-    const int shift = bin_length <= 8 ? 3 : bin_length <= 16 || WIDTH == 16 ? 4 : 5;
-    const int width = 1 << shift, k_of_lane = lane & (width - 1);
-    for (int begin = 0; begin < bin_length; begin += width) {
-        // BATCH loads, then BATCH stores: the compiler moves no load before a store that may write the same address
-        for (int i = 0; i < width; i += BATCH) {
-            A value[BATCH];
-            I col[BATCH];
-#pragma unroll
-            for (int u = 0; u < BATCH; ++u) {
-                const int r = ((i + u) << (5 - shift)) + (lane >> shift);
-                const bool entry = begin + k_of_lane < __shfl_sync(FULL, length, r);
-                const int64 at = shuffle(from, r) + begin + k_of_lane;
-                value[u] = entry ? values[at] : A{};
-                col[u] = entry ? indices[at] : I(-1);
-            }
-#pragma unroll
-            for (int u = 0; u < BATCH; ++u) {
-                const int r = ((i + u) << (5 - shift)) + (lane >> shift);
-                tile.value[r][k_of_lane] = value[u];
-                tile.col[r][k_of_lane] = col[u];
-            }
-        }
-        __syncwarp();
-        const int count = min(width, bin_length - begin);
-        for (int k = 0; k < count; k += BATCH) {
-            A value[BATCH];
-            I col[BATCH];
-#pragma unroll
-            for (int u = 0; u < BATCH; ++u) {
-                value[u] = tile.value[lane][k + u];
-                col[u] = tile.col[lane][k + u];
-            }
-#pragma unroll
-            for (int u = 0; u < BATCH; ++u) {
-                const int entry = begin + k + u;
-                if (k + u >= count) break;
-                data[(int64)entry * WARP] = value[u];
-                if (base >= 0)
-                    col_narrow[(int64)entry * WARP] = col[u] < 0 ? (uint16)0xffff : (uint16)(col[u] - base);
-                else
-                    col_wide[(int64)entry * WARP] = col[u];
-            }
-        }
-        __syncwarp();
-    }
-}
-
 // Where the columns of bins go.
 template <class I>
 struct Columns {
@@ -177,30 +97,45 @@ struct Columns {
     I* wide;
 };
 
+// Where those of one row of a bin go, that of `lane`, in blocks of `size`.
+template <class I>
+struct RowColumns {
+    I base;
+    uint16* narrow;
+    I* wide;
+
+    __device__ RowColumns(const Columns<I>& to, int64 bin, int lane, int size) : base(to.col_base[bin]) {
+        const int64 of_narrow = to.narrow_ptr[bin] - to.narrow_ptr[0];
+        const int64 start = base >= 0 ? of_narrow : to.bin_rowptr[bin] / size - of_narrow;
+        if (lane == 0) to.col_ptr[bin] = start;
+        narrow = to.narrow + start + lane;
+        wide = to.wide + start + lane;
+    }
+    __device__ void put(int k, I column) const {
+        const int64 slot = (int64)k * WARP;
+        if (base >= 0)
+            narrow[slot] = column < 0 ? (uint16)0xffff : (uint16)(column - base);
+        else
+            wide[slot] = column;
+    }
+};
+
 // The columns of a bin, padding included, of blocks without holes, BATCH of them at a time. A thread has a row, and reads the
 // columns of the first row of its block row: neighbours share them.
 template <class P, class I, int B>
-struct BinColumns {
+struct BinColumns : RowColumns<I> {
     static constexpr int BATCH = 8;
 
     const I* columns;
     int length, bin_length;  // of the row, of the bin
-    I base;
-    uint16* narrow;
-    I* wide;
     I col[BATCH];
 
-    __device__ BinColumns(int64 bin, bool owns, const P* ptr, const I* indices, int64 n_rows, const Columns<I>& to) {
+    __device__ BinColumns(int64 bin, const P* ptr, const I* indices, int64 n_rows, const Columns<I>& to)
+        : RowColumns<I>(to, bin, lane_id(), B) {
         const int64 row = bin * WARP + lane_id(), first_row = row - row % B;
         length = row < n_rows ? (int)((ptr[row + 1] - ptr[row]) / B) : 0;
         columns = row < n_rows ? indices + ptr[first_row] : indices;
-        const int64 first = to.bin_rowptr[bin] / B;
-        bin_length = (int)((to.bin_rowptr[bin + 1] / B - first) / WARP);
-        base = to.col_base[bin];
-        const int64 of_narrow = to.narrow_ptr[bin] - to.narrow_ptr[0], start = base >= 0 ? of_narrow : first - of_narrow;
-        if (owns && lane_id() == 0) to.col_ptr[bin] = start;
-        narrow = to.narrow + start + lane_id();
-        wide = to.wide + start + lane_id();
+        bin_length = (int)((to.bin_rowptr[bin + 1] - to.bin_rowptr[bin]) / (WARP * B));
     }
     __device__ void load(int begin) {
 #pragma unroll
@@ -209,17 +144,38 @@ struct BinColumns {
     __device__ void store(int begin) const {
 #pragma unroll
         for (int u = 0; u < BATCH; ++u) {
-            const int64 slot = (int64)(begin + u) * WARP;
             if (begin + u >= bin_length) break;
-            if (base >= 0)
-                narrow[slot] = col[u] < 0 ? (uint16)0xffff : (uint16)(col[u] - base);
-            else
-                wide[slot] = col[u];
+            this->put(begin + u, col[u]);
         }
     }
 };
 
-// bbcsr_columns: every bin's columns, of blocks without holes; bbcsr_values.cu writes the values of short rows
+// bbcsr_fill: every bin's values and columns, padding included, in blocks of 1
+//
+// mapping   one warp a bin: put_tile of bbcsr_tiles.cuh for values and for columns in turn
+// traffic   reads sizeof(W) + sizeof(I) a nonzero, writes sizeof(W) + 2 or sizeof(I) a slot
+// races     none: a warp owns its bin and its tile
+template <class P, class I, class W, int WARPS>
+__global__ void bbcsr_fill(const P* ptr, const I* indices, const W* data, int64 n_rows, int64 n_bins, Columns<I> to, W* values) {
+    union Tile {
+        W values[WARP][WARP + 1];  // one column more, so that reading down a column meets every bank
+        I columns[WARP][WARP + 1];
+    };
+    __shared__ Tile tiles[WARPS];
+    Tile& tile = tiles[threadIdx.x / WARP];
+    const int64 bin = warp_id();
+    if (bin >= n_bins) return;
+    const BinColumns<P, I, 1> columns(bin, ptr, indices, n_rows, to);
+    const int64 from = columns.columns - indices;
+    const int length = columns.length, bin_length = columns.bin_length;
+    values += to.bin_rowptr[bin] + lane_id();
+    for (int begin = 0; begin < bin_length; begin += WARP) {
+        put_tile(data, from, length, begin, bin_length, W{}, tile.values, [&](int k, W value) { values[(int64)k * WARP] = value; });
+        put_tile(indices, from, length, begin, bin_length, I(-1), tile.columns, [&](int k, I col) { columns.put(k, col); });
+    }
+}
+
+// bbcsr_columns: every bin's columns, of blocks without holes; bbcsr_values.cu writes the values
 //
 // mapping   one warp a bin
 // traffic   reads sizeof(I) / B bytes a nonzero, writes 2 or sizeof(I) a block and row
@@ -229,29 +185,8 @@ template <class P, class I, int B>
 __global__ void bbcsr_columns(const P* ptr, const I* indices, int64 n_rows, int64 n_bins, Columns<I> to) {
     const int64 bin = warp_id();
     if (bin >= n_bins) return;
-    BinColumns<P, I, B> columns(bin, true, ptr, indices, n_rows, to);
+    BinColumns<P, I, B> columns(bin, ptr, indices, n_rows, to);
     for (int begin = 0; begin < columns.bin_length; begin += columns.BATCH) {
-        columns.load(begin);
-        columns.store(begin);
-    }
-}
-
-// bbcsr_fill_runs: every bin's columns and values, of blocks without holes and long rows
-//
-// mapping   a thread block a bin; the first columns are under way while values are copied
-// traffic   that of bbcsr_columns and bbcsr_values_runs
-// requires  as these
-// races     none: a thread block owns its bin
-template <class P, class I, class W, int B, int THREADS, int CAP>
-__global__ void bbcsr_fill_runs(const P* ptr, const I* indices, const W* data, int64 n_rows, Columns<I> to, W* values) {
-    const int64 bin = blockIdx.x;
-    const int warp = threadIdx.x / WARP;
-    BinColumns<P, I, B> columns(bin, warp == 0, ptr, indices, n_rows, to);
-    int begin = warp * columns.BATCH;
-    columns.load(begin);
-    copy_runs<P, W, THREADS, CAP>(bin, to.bin_rowptr, ptr, n_rows, data, values);
-    columns.store(begin);
-    while ((begin += THREADS / WARP * columns.BATCH) < columns.bin_length) {
         columns.load(begin);
         columns.store(begin);
     }
@@ -264,9 +199,8 @@ __global__ void bbcsr_fill_runs(const P* ptr, const I* indices, const W* data, i
 // requires  a thread for every row of the last bin, also for rows past the end of the matrix
 // races     none: a thread owns its row's slots
 template <class P, class I, class A, class M, int B>
-__global__ void bbcsr_fill_holes(const P* ptr, const I* indices, const A* values, int64 n_rows, int64 n_bins,
-                                 const int64* bin_rowptr, const int64* narrow_ptr, const I* col_base, int64* col_ptr,
-                                 A* data, uint16* col_narrow, I* col_wide, M* present) {
+__global__ void bbcsr_fill_holes(const P* ptr, const I* indices, const A* values, int64 n_rows, int64 n_bins, Columns<I> to,
+                                 A* data, M* present) {
     constexpr int GROUP = BlockRow<P, I, B>::GROUP;
     const int64 thread = blockIdx.x * (int64)blockDim.x + threadIdx.x;
     const int within = (int)(thread % GROUP);
@@ -274,23 +208,15 @@ __global__ void bbcsr_fill_holes(const P* ptr, const I* indices, const A* values
     const int64 bin = rows.row / WARP;
     const bool owner = within < B && bin < n_bins;
     const int lane = (int)(rows.row % WARP);
-    const int64 first_slot = owner ? bin_rowptr[bin] : 0;
-    const int n_blocks = owner ? (int)((bin_rowptr[bin + 1] - first_slot) / (WARP * B)) : 0;
-    const I base = owner ? col_base[bin] : I(0);
-    const int64 narrow = owner ? narrow_ptr[bin] - narrow_ptr[0] : 0;
-    const int64 start = base >= 0 ? narrow : first_slot / B - narrow;
-    if (owner && lane == 0) col_ptr[bin] = start;
+    const int64 first_slot = owner ? to.bin_rowptr[bin] : 0;
+    const int n_blocks = owner ? (int)((to.bin_rowptr[bin + 1] - first_slot) / (WARP * B)) : 0;
+    const RowColumns<I> columns(to, owner ? bin : 0, owner ? lane : WARP, B);
     data += first_slot + lane;
-    col_narrow += start + lane;
-    col_wide += start + lane;
     present += first_slot / B + lane;
 
     int block = 0;
     auto put = [&](I block_col, int64 first, int count) {
-        if (base >= 0)
-            col_narrow[(int64)block * WARP] = block_col < 0 ? (uint16)0xffff : (uint16)(block_col - base);
-        else
-            col_wide[(int64)block * WARP] = block_col;
+        columns.put(block, block_col);
         uint32 bits = 0;
 #pragma unroll
         for (int j = 0; j < B; ++j) {

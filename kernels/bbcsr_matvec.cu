@@ -51,19 +51,3 @@ __global__ __launch_bounds__(THREADS) void bbcsr_matvec(const Bbcsr<A, I, M> m, 
     const int64 row = bin * WARP + lane_id();
     if (part == 0 && row < m.n_rows) store(y + row, sum, alpha, beta, update);
 }
-
-// bbcsr_sampled_columns: the block columns of the 32 rows of some bins at some steps, evenly spaced; -1 is padding
-//
-// mapping   a warp a step (blockIdx.y) and bin (blockIdx.x), one thread a row
-// races     none
-template <class I>
-__global__ void bbcsr_sampled_columns(const int64* bin_rowptr, const I* col_base, const int64* col_ptr,
-                                      const uint16* col_narrow, const I* col_wide, int64 n_bins, int block_size, I* columns) {
-    const int64 bin = blockIdx.x * n_bins / gridDim.x, n_steps = (bin_rowptr[bin + 1] - bin_rowptr[bin]) / (WARP * block_size);
-    const int64 at = col_ptr[bin] + blockIdx.y * n_steps / gridDim.y * WARP + lane_id();
-    const I base = col_base[bin];
-    I column = -1;
-    if (n_steps && base < 0) column = col_wide[at];
-    if (n_steps && base >= 0 && !is_padding<I>(col_narrow[at], 0)) column = base + (I)col_narrow[at];
-    columns[(blockIdx.x * (int64)gridDim.y + blockIdx.y) * WARP + lane_id()] = column;
-}

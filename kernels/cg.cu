@@ -18,12 +18,6 @@
 #include "cg.cuh"
 #include "exchange.cuh"
 
-// z = M r at (row, column), for an M that is applied entry by entry
-template <int P, class Y>
-__device__ Y preconditioned(const Y* inverse, int64 row, Y r) {
-    return P == DIAGONAL ? mac(cached(inverse + row), r, Y{}) : r;
-}
-
 // The entry of z = M r at (row, column), for `r` of this thread's, and the sums of r @ z and r @ r. All threads of the
 // block must call it; `is_here` where there is such an entry.
 template <int P, class Y>
@@ -41,7 +35,7 @@ __device__ Y weigh(const Shape& shape, const Y* inverse, int size, int64 row, bo
             entry = block_row(inverse + row * size, 1, shared + first, shape.columns, (int)count);
         }
     } else if (is_here) {
-        entry = preconditioned<P>(inverse, row, r);
+        entry = P == DIAGONAL ? mac(cached(inverse + row), r, Y{}) : r;
     }
     if (is_here) {
         if (P == BLOCKS) z[row * shape.k + shape.column()] = entry;
@@ -51,22 +45,13 @@ __device__ Y weigh(const Shape& shape, const Y* inverse, int size, int64 row, bo
     return entry;
 }
 
-// a number of a vector in double precision, times `factor`, in Y
-template <class Y>
-__device__ Y narrowed(double a, double factor) { return static_cast<Y>(a * factor); }
-template <class Y>
-__device__ Y narrowed(complex128 a, double factor) {
-    typedef decltype(Y().re) Real;
-    return {static_cast<Real>(a.re * factor), static_cast<Real>(a.im * factor)};
-}
-
 // the entry of b - q, over the column's scale if it has one
 template <class Y, class W>
 __device__ Y residual(W b, W q, const double* scale, int64 column) {
     if constexpr (sizeof(W) == sizeof(Y))
         return plus(b, -1, q);
     else
-        return narrowed<Y>(plus(b, -1, q), 1 / scale[column]);
+        return Widen<Y, W>::from(plus(W{}, 1 / scale[column], plus(b, -1, q)));
 }
 
 // cg_residual: r = b - q, and z, r @ z and r @ r of it, for columns that begin (`first`) or that seem to be done. Where
@@ -90,7 +75,7 @@ __global__ __launch_bounds__(THREADS) void cg_residual(const Shape shape, const 
         const bool is_here = active && row < shape.n;
         Y entry{}, direction{};  // what is left of p
         if (is_here) {
-            if (turns) direction = plus(p[at], -1, P == BLOCKS || P == GIVEN ? z[at] : preconditioned<P>(inverse, row, r[at]));
+            if (turns) direction = plus(p[at], -1, preconditioned<P>(inverse, row, r[at], z, at));
             r[at] = entry = residual<Y>(b[at], q[at], scale, j);
         }
         entry = weigh<P>(shape, inverse, size, row, is_here, entry, z, sums);
@@ -114,9 +99,6 @@ __global__ __launch_bounds__(THREADS) void cg_residual(const Shape shape, const 
     if (first && history) history[j] = c.norm;
 }
 
-__device__ inline double widened(float a) { return a; }
-__device__ inline complex128 widened(complex64 a) { return {a.re, a.im}; }
-
 // cg_collect: x += scale y; y = 0, for a y in single precision
 //
 // traffic   4 vectors
@@ -128,7 +110,7 @@ __global__ __launch_bounds__(THREADS) void cg_collect(const Shape shape, const d
     const double unit = scale[j];
     for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
         const int64 at = row * shape.k + j;
-        x[at] = plus(x[at], unit, widened(y[at]));
+        x[at] = plus(x[at], unit, Widen<W, Y>::from(y[at]));
         y[at] = Y{};
     }
 }
@@ -142,11 +124,7 @@ __global__ __launch_bounds__(THREADS) void cg_curvature(const Shape shape, const
     const int64 j = shape.column();
     const bool active = shape.has_column() && column[j].reason == RUNNING;
     double sums[1] = {};
-    if (active)
-#pragma unroll 4
-        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride())
-            sums[0] += dot(p[row * shape.k + j], q[row * shape.k + j]);
-    if (!grid_sums(shape, partials, sums)) return;
+    if (!sums_of_rows<4>(shape, partials, active, sums, [&](int64, int64 at) { sums[0] += dot(p[at], q[at]); })) return;
     Column& c = column[j];
     c.alpha = 0;
     if (c.reason == RUNNING) take_step(c, sums[0]);
@@ -187,15 +165,14 @@ __global__ __launch_bounds__(THREADS) void cg_weigh(const Shape shape, const Par
                                                     const Y* __restrict__ r, const Y* __restrict__ z, Y* __restrict__ p) {
     const int64 j = shape.column();
     const bool begins = shape.has_column() && column[j].reason == START;
+    const bool active = begins || (shape.has_column() && column[j].alpha != 0);
     double sums[1] = {};
-    if (begins || (shape.has_column() && column[j].alpha != 0))
-#pragma unroll 4
-        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
-            const Y entry = z[row * shape.k + j];
-            sums[0] += dot(r[row * shape.k + j], entry);
-            if (begins) p[row * shape.k + j] = add(p[row * shape.k + j], entry);
-        }
-    if (!grid_sums(shape, partials, sums)) return;
+    const bool is_last = sums_of_rows<4>(shape, partials, active, sums, [&](int64, int64 at) {
+        const Y entry = z[at];
+        sums[0] += dot(r[at], entry);
+        if (begins) p[at] = add(p[at], entry);
+    });
+    if (!is_last) return;
     Column& c = column[j];
     if (!begins && c.alpha == 0) return;
     if (begins || c.reason == RUNNING) c.reason = reason_of(c, sums[0], RUNNING);
@@ -218,7 +195,7 @@ __global__ __launch_bounds__(THREADS) void cg_turn(const Shape shape, const Colu
     for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
         const int64 at = row * shape.k + j;
         const Y direction = p[at];
-        const Y entry = P == BLOCKS || P == GIVEN ? z[at] : preconditioned<P>(inverse, row, r[at]);
+        const Y entry = preconditioned<P>(inverse, row, r[at], z, at);
         x[at] = plus(x[at], alpha, direction);
         p[at] = plus(entry, beta, direction);
     }
@@ -378,7 +355,7 @@ __global__ __launch_bounds__(MANY, 1) void cg_advance(const Shape shape, double*
             if (row >= shape.n) continue;
             direction[u] = p[at];
             so_far[u] = x[at];
-            entry[u] = i + u < n_kept ? kept[(i + u) * MANY] : P == BLOCKS ? z[at] : preconditioned<P>(inverse, row, r[at]);
+            entry[u] = i + u < n_kept ? kept[(i + u) * MANY] : preconditioned<P>(inverse, row, r[at], z, at);
         }
 #pragma unroll
         for (int u = 0; u < U; ++u) {

@@ -30,6 +30,15 @@ __device__ Complex<T> plus(Complex<T> y, double a, Complex<T> x) {
     return {plus(y.re, a, x.re), plus(y.im, a, x.im)};
 }
 
+// z = M r at (row, column), where M is none or diagonal; else `z` has it
+template <int P, class Y>
+__device__ Y preconditioned(const Y* inverse, int64 row, Y r, const Y* z, int64 at) {
+    if constexpr (P == GIVEN || P == BLOCKS)
+        return z[at];
+    else
+        return P == DIAGONAL ? mac(cached(inverse + row), r, Y{}) : r;
+}
+
 // a row of z = M r for the blocks of a block-diagonal M: the sum of `count` entries of the row, which are `apart`
 // numbers apart, times those of r, `r_apart`
 template <class Y>

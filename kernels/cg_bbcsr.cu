@@ -7,29 +7,6 @@
 #include "exchange.cuh"
 #include "cg_iterations.cuh"
 
-template <int SIZE>
-struct Unsigned;
-template <>
-struct Unsigned<1> {
-    typedef uint8 Type;
-};
-template <>
-struct Unsigned<2> {
-    typedef uint16 Type;
-};
-template <>
-struct Unsigned<4> {
-    typedef uint32 Type;
-};
-template <>
-struct Unsigned<8> {
-    typedef uint64 Type;
-};
-template <>
-struct Unsigned<16> {
-    typedef uint4 Type;
-};
-
 // Tables are in global or in shared memory, so addresses are generic ones; what comes from global memory is streamed
 // past L1. p changes while the kernel runs; MARKED, entries without this mark are not there yet.
 template <bool STREAM, bool MARKED>
@@ -47,9 +24,9 @@ struct ReadAnywhere {
         asm("ld.cs.u32 %0, [%1];" : "=r"(value) : "l"(p));
         return value;
     }
-    static __device__ uint64 word(const uint64* p) {
-        uint64 value;
-        asm("ld.cs.u64 %0, [%1];" : "=l"(value) : "l"(p));
+    static __device__ uint2 word(const uint2* p) {
+        uint2 value;
+        asm("ld.cs.v2.u32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "l"(p));
         return value;
     }
     static __device__ uint4 word(const uint4* p) {
@@ -63,12 +40,13 @@ struct ReadAnywhere {
     template <class T>
     static __device__ T table(const T* p) {
         if constexpr (!STREAM) return *p;
+        typedef typename Word<sizeof(T)>::Type Part;
         union Bits {
-            typename Unsigned<sizeof(T)>::Type word;
+            Part word;
             T value;
             __device__ Bits() {}
         } bits;
-        bits.word = word(reinterpret_cast<const typename Unsigned<sizeof(T)>::Type*>(p));
+        bits.word = word(reinterpret_cast<const Part*>(p));
         return bits.value;
     }
     template <class T>

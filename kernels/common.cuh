@@ -309,6 +309,17 @@ __device__ T warp_sum(T value) {
     return value;
 }
 
+// the sum of the warp's numbers up to and with this lane's
+template <class T>
+__device__ T sum_up_to(T value) {
+#pragma unroll
+    for (int apart = 1; apart < WARP; apart *= 2) {
+        const T other = __shfl_up_sync(FULL, value, apart);
+        if (lane_id() >= apart) value += other;
+    }
+    return value;
+}
+
 // totals[i] += the sum over the block's warps of what each one's first thread holds in value[i]: one atomic a block, on
 // integers, so that the order does not matter. All threads of the block must call it.
 template <int N>

@@ -1,48 +1,42 @@
 // Copies of BBCSR's bins into shared memory by the device's copy engine, which a barrier there counts. The host calls kernels
 // that need it from sm_90 on alone.
 
+#if __CUDA_ARCH__ >= 900
+#define FROM_90(...) asm volatile(__VA_ARGS__)
+#else
+#define FROM_90(...)
+#endif
+
 __device__ inline unsigned in_shared(const void* place) { return (unsigned)__cvta_generic_to_shared(place); }
 
 // for a phase that so many arrivals end, with the bytes that they expect
 __device__ inline void set_up(uint64* barrier, unsigned arrivals) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(in_shared(barrier)), "r"(arrivals) : "memory");
-#endif
+    FROM_90("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(in_shared(barrier)), "r"(arrivals) : "memory");
 }
 __device__ inline void arrive(uint64* barrier) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("{.reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0];}" ::"r"(in_shared(barrier)) : "memory");
-#endif
+    FROM_90("{.reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0];}" ::"r"(in_shared(barrier)) : "memory");
 }
 // arrives, and expects bytes
 __device__ inline void expect(uint64* barrier, unsigned bytes) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("{.reg .b64 state; mbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1;}" ::"r"(in_shared(barrier)), "r"(bytes)
+    FROM_90("{.reg .b64 state; mbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1;}" ::"r"(in_shared(barrier)), "r"(bytes)
                  : "memory");
-#endif
 }
 // addresses and `bytes` are multiples of 16
 __device__ inline void copy(void* to, const void* from, unsigned bytes, uint64* barrier) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(in_shared(to)),
+    FROM_90("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(in_shared(to)),
                  "l"(from), "r"(bytes), "r"(in_shared(barrier))
                  : "memory");
-#endif
 }
 // until the barrier has passed its phase of this parity
 __device__ inline void wait_for(uint64* barrier, unsigned parity) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("{.reg .pred done;\nagain: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;}" ::"r"(
+    FROM_90("{.reg .pred done;\nagain: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;}" ::"r"(
                      in_shared(barrier)),
                  "r"(parity)
                  : "memory");
-#endif
 }
 // between what this thread stores and later copies to the same place
 __device__ inline void before_copies() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
+    FROM_90("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 // what stands for padding among columns of type C, as 32 bits

@@ -79,21 +79,6 @@ __global__ void csr_extent(const R* row, const C* col, int64 n, int64 n_rows, in
     report({low_row, high_row, low_col, high_col}, unsorted, sparse, found);
 }
 
-// csr_sum_runs: out[i] = the sum of val[order[first[i]]] .. val[order[first[i + 1] - 1]], in that order. float16 is
-// summed in float.
-//
-// mapping   one thread a run
-// races     none: each sum has one owner, which adds its terms in order
-template <class A>
-__global__ void csr_sum_runs(const A* val, const int64* order, const int64* first, int64 n_runs, A* out) {
-    const int64 run = blockIdx.x * (int64)blockDim.x + threadIdx.x;
-    if (run >= n_runs) return;
-    typedef typename Summed<A>::Type Sum;
-    Sum sum = val[order[first[run]]];
-    for (int64 i = first[run] + 1; i < first[run + 1]; ++i) sum = add(sum, Sum(val[order[i]]));
-    out[run] = Summed<A>::rounded(sum);
-}
-
 // csr_places: place[i] = where the entry (row[i], col[i]) of a canonical CSR stands; -1: nowhere
 //
 // mapping   one thread an entry, which searches its row by halves

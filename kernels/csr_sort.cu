@@ -307,8 +307,7 @@ __device__ bool sort_row(const uint64* own, int length, int size, const Keys& ke
     return twice;
 }
 
-// Rows of more than PIECE keys: each piece of one is sorted where it lies. Then a key's number is what it has in its own piece, and
-// how many keys of each other one are below it.
+// Rows of more than PIECE keys: each piece of one is sorted where it lies, and then they are merged.
 [[maybe_unused]] constexpr int PIECE = 4 * WARP;
 
 __device__ inline void sort_piece(uint64* own, int length, const Keys& keys) {
@@ -320,32 +319,8 @@ __device__ inline void sort_piece(uint64* own, int length, const Keys& keys) {
         if (j * WARP + lane_id() < length) own[j * WARP + lane_id()] = key[j];
 }
 
-template <class O>
-__device__ bool put_by_rank(const uint64* own, int length, int e, const Keys& keys, const O& output, int64 at) {
-    const uint64 key = own[e];
-    int rank = e % PIECE;
-    bool again = e % PIECE && keys.col(own[e - 1]) == keys.col(key);
-    for (int first = 0; first < length; first += PIECE) {
-        if (first == e - e % PIECE) continue;
-        int low = 0, high = min(PIECE, length - first);
-        while (low < high) {
-            const int middle = (low + high) / 2;
-            if (own[first + middle] < key)
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        rank += low;
-        again |= low && keys.col(own[first + low - 1]) == keys.col(key);
-    }
-    output.put(at + rank, key, again, keys);
-    return again;
-}
-
-// The same of rows of more than MOST_RANKED keys, by all threads of the block: pieces that are sorted are merged where they lie, by the
-// later stages of the bitonic network. Beyond the end are keys above all others.
-[[maybe_unused]] constexpr int MOST_RANKED = 4 * PIECE;
-
+// By all threads of the block: pieces that are sorted are merged where they lie, by the later stages of the bitonic network. Beyond
+// the end are keys above all others.
 __device__ inline void merge_pieces(uint64* own, int length) {
     for (int size = 2 * PIECE; size < 2 * length; size *= 2)
         for (int apart = size / 2; apart; apart /= 2) {
@@ -441,16 +416,11 @@ __global__ __launch_bounds__(THREADS, AT_ONCE) void csr_sort_buckets(const int64
         const int row = of_long[l], from = row ? (int)ends[row - 1] : 0, length = (int)ends[row] - from;
         for (int first = warp * PIECE; first < length; first += WARPS * PIECE)
             sort_piece(own + from + first, min(PIECE, length - first), to_keys);
-        __syncthreads();
-        if (length > MOST_RANKED) merge_pieces(own + from, length);
+        merge_pieces(own + from, length);
         for (int e = threadIdx.x; e < length; e += THREADS) {
-            if (length <= MOST_RANKED) {
-                twice |= put_by_rank(own + from, length, e, to_keys, output, begin + from);
-            } else {
-                const bool again = e && to_keys.col(own[from + e - 1]) == to_keys.col(own[from + e]);
-                twice |= again;
-                output.put(begin + from + e, own[from + e], again, to_keys);
-            }
+            const bool again = e && to_keys.col(own[from + e - 1]) == to_keys.col(own[from + e]);
+            twice |= again;
+            output.put(begin + from + e, own[from + e], again, to_keys);
         }
     }
     if (__any_sync(FULL, twice) && lane == 0) found[1] = 1;
@@ -485,23 +455,4 @@ __global__ void csr_find_places(const uint64* entries, int64 n, uint64* state, i
         starts[before + total] = n;
         found[0] = before + total;
     }
-}
-
-// csr_add_places: the column of each place, and the sum of the values that its entries number, in their order. float16 is summed
-// in float.
-//
-// mapping   one thread a place
-// traffic   8 bytes an entry and a sector of val, 12 and sizeof(A) a place
-// races     none: each sum has one owner
-template <class A>
-__global__ void csr_add_places(const uint64* entries, const int64* starts, int64 n_places, const A* val, int* indices, A* data) {
-    const int64 place = blockIdx.x * (int64)blockDim.x + threadIdx.x;
-    if (place >= n_places) return;
-    typedef typename Summed<A>::Type Sum;
-    const int64 begin = starts[place], end = starts[place + 1];
-    const uint64 entry = entries[begin];
-    Sum sum = val[(uint32)entry];
-    for (int64 i = begin + 1; i < end; ++i) sum = add(sum, Sum(val[(uint32)entries[i]]));
-    indices[place] = (int)(entry >> 32);
-    data[place] = Summed<A>::rounded(sum);
 }

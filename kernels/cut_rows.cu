@@ -1,4 +1,4 @@
-// Rows of CVR that are cut at the same columns, for A @ X: see gpu/cut_rows.py.
+// Rows of CVR that are cut at the same columns: see gpu/cut_rows.py.
 //
 // A piece is what a row has in a segment of columns. Those of a segment follow each other in the order of rows, and segments in
 // turn; after them come the rows that are not cut, a piece each.
@@ -6,13 +6,15 @@
 #include "values.cuh"
 #include "matrix.cuh"
 
-// The nonzeros of a row in a segment of `width` columns; `segment` n_segments: those of a row that is not cut, as it has less than
-// `least`.
+// Nonzeros of a row: piece `number` is those in a segment of `width` columns, or behind all segments those of a row that is not
+// cut, as it has less than `least`.
 template <class I>
 struct PieceOfColumns {
-    int64 begin, size;
+    int64 segment, begin, size;
 
-    __device__ PieceOfColumns(const int64* ptr, const I* col, int64 row, int segment, int n_segments, int64 width, int64 least) {
+    __device__ PieceOfColumns(const int64* ptr, const I* col, int64 n_rows, int64 number, int n_segments, int64 width, int64 least) {
+        const int64 row = number % n_rows;
+        segment = number / n_rows;
         begin = ptr[row];
         size = ptr[row + 1] - begin;
         const bool is_cut = size >= least;
@@ -37,30 +39,31 @@ __global__ void cut_rows_count(const int64* ptr, const I* col, int64 n_rows, int
                                int64* counts) {
     const int64 i = blockIdx.x * (int64)blockDim.x + threadIdx.x, n = (n_segments + 1) * n_rows;
     if (i >= n) return;
-    const PieceOfColumns<I> piece(ptr, col, i % n_rows, (int)(i / n_rows), n_segments, width, least);
+    const PieceOfColumns<I> piece(ptr, col, n_rows, i, n_segments, width, least);
     counts[i] = piece.size;
     counts[n + i] = piece.size > 0;
 }
 
-// cut_rows_fill: the pieces as rows of a CSR, and the number of each, -1 where there is none. `sums` are those of the counts, up to
-// and with each
+// cut_rows_fill: the nonzeros of the pieces, which are rows of a CSR; where it begins, and the number of each, -1 where there is
+// none, unless `number` is null. `sums` are those of the counts, up to and with each. A narrow C counts columns from a segment's
 //
 // mapping   one warp a row and a segment
-// traffic   nonzero: 2 (4 + sizeof(I)) bytes
+// traffic   nonzero: 8 + sizeof(I) + sizeof(C) bytes
 // races     none
-template <class I>
+template <class I, class C>
 __global__ void cut_rows_fill(const int64* ptr, const I* col, int64 n_rows, int n_segments, int64 width, int64 least,
-                              const int64* sums, const int* slot, I* piece_ptr, I* piece_col, int* piece_slot, int* number) {
+                              const int64* sums, const int* slot, I* piece_ptr, C* piece_col, int* piece_slot, int* number) {
     const int64 i = (blockIdx.x * (int64)blockDim.x + threadIdx.x) / WARP, n = (n_segments + 1) * n_rows;
     if (i >= n) return;
-    const PieceOfColumns<I> piece(ptr, col, i % n_rows, (int)(i / n_rows), n_segments, width, least);
+    const PieceOfColumns<I> piece(ptr, col, n_rows, i, n_segments, width, least);
     const int64 nnz = sums[n - 1], to = sums[i] - piece.size;
-    const int64 of_piece = sums[n + i] - nnz - 1;
+    const int64 before = sizeof(C) < sizeof(I) ? piece.segment * width : 0;
     for (int64 k = lane_id(); k < piece.size; k += WARP) {
-        piece_col[to + k] = col[piece.begin + k];
+        piece_col[to + k] = (C)(col[piece.begin + k] - before);
         piece_slot[to + k] = slot[piece.begin + k];
     }
-    if (lane_id()) return;
+    if (lane_id() || !number) return;
+    const int64 of_piece = sums[n + i] - nnz - 1;
     number[i] = piece.size ? (int)of_piece : -1;
     if (piece.size) piece_ptr[of_piece] = (I)to;
     if (i == n - 1) piece_ptr[sums[2 * n - 1] - nnz] = (I)nnz;

@@ -298,38 +298,6 @@ __global__ void cvr_fill(const P* ptr, const I* row_id, const I* indices, const 
     }
 }
 
-// cvr_slots: the row and the column of every slot; row -1 for a pad
-//
-// mapping   one warp a chunk, from its last step to the first: a slot belongs to the next record of its lane
-// traffic   reads 2 or sizeof(I) a slot, writes 2 sizeof(I) a slot
-// races     none
-template <class I>
-__global__ void cvr_slots(int64 n_chunks, int n_lanes, const int64* step_ptr, const int64* rec_ptr, const int64* col_ptr,
-                          const I* col_base, const uint16* col_narrow, const I* col_wide, const uint32* rec_mask,
-                          const I* rec_wb, const I* tail, I* row, I* col) {
-    const int64 chunk = warp_id();
-    if (chunk >= n_chunks) return;
-    const int lane = lane_id();
-    const int64 first = step_ptr[chunk];
-    const I base = col_base[chunk];
-    const int64 start = col_ptr[chunk];
-    int64 record = rec_ptr[chunk + 1];
-    I current = -1;
-    for (int64 step = step_ptr[chunk + 1] - 1; step >= first; --step) {
-        const unsigned records = rec_mask[step];
-        record -= __popc(records);
-        if (records >> lane & 1) {
-            const I wb = rec_wb[record + __popc(records & ((1u << lane) - 1))];
-            current = wb >= 0 ? wb : tail[chunk * n_lanes + ~wb];
-        }
-        if (lane < n_lanes) {
-            const int64 within = (step - first) * n_lanes + lane;
-            row[step * n_lanes + lane] = current;
-            col[step * n_lanes + lane] = base >= 0 ? base + (I)col_narrow[start + within] : col_wide[start + within];
-        }
-    }
-}
-
 // cvr_row_lengths: count[r + 1] += entries of row r, of_chunk[k + 1] = those of chunk k, and of_warp[w + 1] += rows with entries
 // of the WARP rows from WARP * w on: the first half of the way back
 //
@@ -454,23 +422,20 @@ __global__ void cvr_rows(const int64* ptr, int64 n_rows, const int64* chunk_ptr,
 }
 
 // cvr_spans: of the row that begins before a chunk and ends in or after it, the first chunk and the one after its last;
-// -1 and -1 where there is none, and after the last chunk. cut_ptr are such rows' chunks without their first
+// -1 and -1 where there is none, and after the last chunk
 //
 // mapping   one thread a chunk, which looks its row up
 // traffic   8 bytes written a chunk
 // races     none
-__global__ void cvr_spans(const int64* cut_ptr, int64 n_cut, int64 n_chunks, int* span) {
+struct CutRow {
+    int64 first, end;  // its chunks without the first one
+    __device__ operator int64() const { return first; }
+};
+__global__ void cvr_spans(const CutRow* cuts, int64 n_cut, int64 n_chunks, int* span) {
     const int64 chunk = blockIdx.x * (int64)blockDim.x + threadIdx.x;
     if (chunk > n_chunks) return;
-    int64 low = 0, high = n_cut;  // rows before `high`, and no others, begin in or before the chunk
-    while (low < high) {
-        const int64 middle = (low + high) / 2;
-        if (cut_ptr[2 * middle] <= chunk)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    const bool is_cut = low && chunk < cut_ptr[2 * low - 1];
-    span[2 * chunk] = is_cut ? (int)cut_ptr[2 * low - 2] - 1 : -1;
-    span[2 * chunk + 1] = is_cut ? (int)cut_ptr[2 * low - 1] : -1;
+    const int64 n = lower_bound(cuts, n_cut, chunk + 1);  // that begin in or before the chunk
+    const bool is_cut = n && chunk < cuts[n - 1].end;
+    span[2 * chunk] = is_cut ? (int)cuts[n - 1].first - 1 : -1;
+    span[2 * chunk + 1] = is_cut ? (int)cuts[n - 1].end : -1;
 }

@@ -7,8 +7,8 @@
 //
 // g says how far w is from orthogonal. As a rule that is rounding, and the basis is read twice: "twice is enough" (W.
 // Kahan, in B. N. Parlett, "The Symmetric Eigenvalue Problem", 1980, section 6-9), and once may be. A thread keeps its
-// entries of up to MOST basis vectors from w -= V h to V^H w. Of more vectors, gmres_sums and gmres_remove do each half
-// of a pass by itself, twice.
+// entries of up to MOST basis vectors from w -= V h to V^H w. Of more vectors, gmres_project for MOST at a time and
+// gmres_remove do each half of a pass by itself, twice.
 //
 // The basis is (count, n, k). H is a column of the Hessenberg matrix, (count + 1, k): h, with g where that is removed, and
 // |w|.
@@ -37,8 +37,8 @@ struct Product<Complex<T>> {
 
 constexpr double ENOUGH = 64;  // roundings that g may be, over |w|
 
-// gmres_project: h = V^H w, which is H; where it REMOVEs, w -= V H before, and `again` says whether V h must be removed
-// too: H takes h then, and |w| in any case
+// gmres_project: h = V^H w, which is H, or is added to H unless it is the `first`; where it REMOVEs, w -= V H before, and
+// `again` says whether V h must be removed too: H takes h then, and |w| in any case
 //
 // mapping   as vectors.cuh says; a thread has an entry of all `count` basis vectors
 // traffic   the basis, and w; where it REMOVEs w once more
@@ -46,7 +46,7 @@ constexpr double ENOUGH = 64;  // roundings that g may be, over |w|
 template <class Y, int MOST, bool REMOVE>
 __global__ __launch_bounds__(THREADS, Product<Y>::PARTS == 1 ? 2 : 1) void gmres_project(
     const Shape shape, const Partials partials, int64 count, const Y* __restrict__ basis, Y* __restrict__ w, complex128* h,
-    complex128* H, int64* again) {
+    complex128* H, int64* again, bool first) {
     typedef Product<Y> Sum;
     const int64 j = shape.column(), apart = shape.n * shape.k;
     double sums[MOST * Sum::PARTS + 1] = {};
@@ -82,47 +82,11 @@ __global__ __launch_bounds__(THREADS, Product<Y>::PARTS == 1 ? 2 : 1) void gmres
             const complex128 sum = Sum::value(sums + i * Sum::PARTS);
             complex128& entry = H[i * shape.k + j];
             h[i * shape.k + j] = sum;
-            entry = !REMOVE ? sum : is_small ? entry : add(entry, sum);
+            entry = first ? sum : REMOVE && is_small ? entry : add(entry, sum);
         }
     if (!REMOVE) return;
     again[j] = !is_small;
     H[count * shape.k + j] = {sqrt(square), 0};
-}
-
-constexpr int AT_ONCE = 4;  // basis vectors that a block of gmres_sums has: they share w
-
-// gmres_sums: h, and H = h in the `first` pass, H += h in the second
-//
-// mapping   as vectors.cuh says; a block has AT_ONCE basis vectors, those of blockIdx.z
-// traffic   the basis, and w for each AT_ONCE of it
-template <class Y>
-__global__ __launch_bounds__(THREADS) void gmres_sums(const Shape shape, const Partials partials, int64 count,
-                                                      const Y* __restrict__ basis, const Y* __restrict__ w, complex128* h,
-                                                      complex128* H, bool first) {
-    const int64 j = shape.column(), i = blockIdx.z * AT_ONCE, apart = shape.n * shape.k;
-    double sums[2 * AT_ONCE] = {};
-    if (shape.has_column())
-        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
-            const int64 at = row * shape.k + j;
-            const Y entry = w[at];
-            Y v[AT_ONCE];
-#pragma unroll
-            for (int u = 0; u < AT_ONCE; ++u) v[u] = i + u < count ? basis[(i + u) * apart + at] : Y{};
-#pragma unroll
-            for (int u = 0; u < AT_ONCE; ++u) {
-                double product[2] = {sums[2 * u], sums[2 * u + 1]};
-                add_product(product, v[u], entry);
-                sums[2 * u] = product[0], sums[2 * u + 1] = product[1];
-            }
-        }
-    const int64 tile = blockIdx.z * gridDim.y * (int64)gridDim.x * 2 * AT_ONCE * shape.columns;
-    if (!grid_sums(shape, Partials{partials.sums + tile, partials.arrived + blockIdx.z * gridDim.y}, sums)) return;
-    for (int u = 0; u < AT_ONCE && i + u < count; ++u) {
-        const complex128 sum = {sums[2 * u], sums[2 * u + 1]};
-        complex128& sum_of_both = H[(i + u) * shape.k + j];
-        h[(i + u) * shape.k + j] = sum;
-        sum_of_both = first ? sum : add(sum_of_both, sum);
-    }
 }
 
 // gmres_remove: w -= V h, of the columns that are to be removed from `again`, or of all; in the LAST pass |w| too, which is
@@ -182,10 +146,6 @@ __global__ __launch_bounds__(THREADS) void gmres_next(const Shape shape, const c
         v[row * shape.k + j] = is_usable ? plus(Y{}, scale, w[row * shape.k + j]) : Y{};
 }
 
-__device__ inline bool is_number(double a) { return is_finite(a); }
-template <class T>
-__device__ bool is_number(Complex<T> a) { return is_finite(a.re) && is_finite(a.im); }
-
 // gmres_add: x += V y, but where that is no number
 //
 // traffic   2 vectors, and the basis
@@ -199,6 +159,6 @@ __global__ __launch_bounds__(THREADS) void gmres_add(const Shape shape, int64 co
         Y change{};
 #pragma unroll 8
         for (int64 i = 0; i < count; ++i) change = plus(change, y[i * shape.k + j], basis[i * apart + at]);
-        if (is_number(change)) x[at] = add(x[at], change);
+        if (is_finite(Widen<complex128, Y>::from(change))) x[at] = add(x[at], change);
     }
 }

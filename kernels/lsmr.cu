@@ -11,6 +11,7 @@
 
 #include "vectors.cuh"
 #include "cg.cuh"
+#include "methods.cuh"
 
 struct Bidiagonal {
     double alpha, beta, length_u;  // length_u: what u is to be divided by
@@ -22,7 +23,6 @@ struct Bidiagonal {
     int64 iterations, limit, stop, going, moves;
 };
 
-__device__ inline double over(double a, double b) { return b != 0 ? a / b : 0; }
 __device__ inline double square(double a) { return a * a; }
 
 // [[c, s], [-s, c]] @ [a, b] = [r, 0]

@@ -1,10 +1,10 @@
-// What MINRES and BiCGSTAB share on a GPU: scalars of a column, and when it takes part in a step.
+// What MINRES, BiCGSTAB and LSMR share on a GPU: scalars of a column, and when it takes part in a step.
 //
 // A step is some products and kernels. The first of them says which columns take part (`moves`): those that go on, and
 // have not had all their iterations. The others leave vectors as they are. Who ends says why: `reason`, a number of
 // cvrarray/linalg/ends.py.
 
-constexpr int64 BREAKDOWN = 12;  // the method's: beyond what conjugate gradients end by
+[[maybe_unused]] constexpr int64 BREAKDOWN = 12;  // the method's: beyond what conjugate gradients end by
 
 // The end of a column's state: words of 8 bytes, as the host reads them
 struct Course {
@@ -21,12 +21,3 @@ struct Course {
 
 // 0 where b is 0
 __device__ inline double over(double a, double b) { return b != 0 ? a / b : 0; }
-
-// z = M r at (row, column), for an M that is applied entry by entry, and `z` of others else
-template <int P, class Y>
-__device__ Y preconditioned(const Y* inverse, int64 row, Y r, const Y* z, int64 at) {
-    if constexpr (P == GIVEN)
-        return z[at];
-    else
-        return P == DIAGONAL ? mac(cached(inverse + row), r, Y{}) : r;
-}

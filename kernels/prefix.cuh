@@ -8,11 +8,7 @@ __device__ void sums_of_block(int64 (&sum)[U], int64& total) {
 #pragma unroll
     for (int u = 1; u < U; ++u) sum[u] += sum[u - 1];
     const int lane = lane_id(), warp = threadIdx.x / WARP;
-    int64 up_to = sum[U - 1];  // of this thread and those before it in its warp
-    for (int apart = 1; apart < WARP; apart *= 2) {
-        const int64 other = shuffle(up_to, max(lane - apart, 0));
-        if (lane >= apart) up_to += other;
-    }
+    const int64 up_to = sum_up_to(sum[U - 1]);
     if (lane == WARP - 1) sum_of_warp[warp] = up_to;
     __syncthreads();
     int64 before = up_to - sum[U - 1];

@@ -1,4 +1,4 @@
-// y = alpha * A @ x + beta * y for CVR's nonzeros row by row: see gpu/row_lanes.py.
+// y = alpha * A @ x + beta * y for nonzeros row by row, in small matrices of either format: see gpu/row_lanes.py.
 
 #include "values.cuh"
 #include "cvr.cuh"
@@ -19,6 +19,9 @@ __device__ T kept(const T* p) {
 // Rows in turn, each in as many lanes as it fills with E slots; at most THREADS lanes a part. A part begins at a row where
 // one begins near; else it cuts one. Of a row's g lanes the first has the first nonzero and every g-th after it, the second
 // the second one, and so on: at each step they have neighbours.
+//
+// EVEN: every row has one lane, also an empty one, no part is left a lane short, and columns are as they are. So a row's number
+// says where all of it is.
 template <class A, class C, class I>
 struct RowLanes {
     Values<A> val;      // slot e of a warp's lane l: (warp * E + e) * WARP + l
@@ -28,20 +31,21 @@ struct RowLanes {
     const I* row;       // by that number; null: the number itself, as there are no empty rows
     const I* cut_row;   // (n_parts + 1,) the row that begins before a part and goes on in it; else -1
     const I* empty_row;
-    int64 n_parts, n_empty;
+    int64 n_parts, n_empty, n_rows;
 };
 
 // row_lanes_matvec: a thread block a part; blocks beyond these store empty rows
 //
 // mapping   one thread a lane: all its columns and values are loaded before the first is used, then all entries of x. A
-//           row's lanes are added by a segmented scan, then warps in turn, then parts (Cuts)
+//           row's lanes are added by a segmented scan, then warps in turn, then parts (Cuts). EVEN: a product waits for columns
+//           and for x, and for nothing before
 // traffic   slot: sizeof(A) + sizeof(C) bytes, and x; warp: 8 bytes; row: sizeof(I) + sizeof(Y)
 // registers as many as it takes: with full occupancy as its aim the compiler would keep fewer loads under way
 // races     none: a row has one owner, its last lane, who adds what others have of it: of warps after a barrier, of parts
 //           once it is marked as there
 //
 // AT_ONCE: a lane waits for its entries of x once, which takes registers
-template <class A, class Y, class C, class I, int E, int THREADS, bool KEEPS, bool AT_ONCE>
+template <class A, class Y, class C, class I, int E, int THREADS, bool KEEPS, bool AT_ONCE, bool EVEN>
 __global__ __launch_bounds__(THREADS, 1) void row_lanes_matvec(const RowLanes<A, C, I> m, const Y* __restrict__ x, Y* y,
                                                                const Cuts<Y> cuts, Scalar<Y> alpha, Scalar<Y> beta, int update) {
     constexpr int WARPS = THREADS / WARP;
@@ -51,39 +55,43 @@ __global__ __launch_bounds__(THREADS, 1) void row_lanes_matvec(const RowLanes<A,
     const Opened<A>& values = m.val.opened();
     const int lane = lane_id(), warp = threadIdx.x / WARP;
     const int64 part = blockIdx.x;
-    if (part >= m.n_parts) {
+    if (!EVEN && part >= m.n_parts) {
         const int64 n_threads = (gridDim.x - m.n_parts) * THREADS;
 #pragma unroll 1
         for (int64 i = (part - m.n_parts) * THREADS + threadIdx.x; i < m.n_empty; i += n_threads)
             store(y + m.empty_row[i], Y{}, alpha, beta, update);
         return;
     }
-    if (threadIdx.x == 0) cuts.ask_for(part);
+    if (!EVEN && threadIdx.x == 0) cuts.ask_for(part);
     const int64 first = (part * WARPS + warp) * (WARP * E) + lane;
     C c[E];
     Stored<A> v[E];
     Y xs[E];
 #pragma unroll
     for (int e = 0; e < E; ++e) c[e] = once<KEEPS>(m.col + first + e * WARP);
-    const Y* near = x + m.base[part];
+    const Y* near = EVEN ? x : x + m.base[part];
     if (AT_ONCE) asm("" : "+l"(near));  // one pointer, not a sum of two for each entry
-    const uint2 facts = m.ends[part * WARPS + warp];
+    const uint2 facts = EVEN ? uint2{} : m.ends[part * WARPS + warp];
 #pragma unroll
     for (int e = 0; e < E; ++e) v[e] = once<KEEPS>(values.slot + first + e * WARP);
-    const I before = m.cut_row[part], after = m.cut_row[part + 1];
-    const int spans = warp == 0 && lane < 4 ? cuts.span[2 * part + lane] : -1;
+    const I before = EVEN ? I(-1) : m.cut_row[part], after = EVEN ? I(-1) : m.cut_row[part + 1];
+    const int spans = !EVEN && warp == 0 && lane < 4 ? cuts.span[2 * part + lane] : -1;
     __syncwarp();  // keeps loads where they stand
 #pragma unroll
     for (int e = 0; e < E; ++e) xs[e] = is_padding<I>(c[e], 0) ? Y{} : kept(near + c[e]);
     const unsigned ends = facts.x, ends_before = ends & ((1u << lane) - 1);
     const bool is_end = ends >> lane & 1;
-    int64 row = (int)facts.y + __popc(ends_before);
-    if (is_end && m.row) row = m.row[row];
+    int64 row = EVEN ? part * THREADS + threadIdx.x : (int)facts.y + __popc(ends_before);
+    if (!EVEN && is_end && m.row) row = m.row[row];
     __syncwarp();  // likewise
     if (AT_ONCE) all_asked_for(near);
     Y sum{};
 #pragma unroll
     for (int e = 0; e < E; ++e) mac_unless(is_padding<I>(c[e], 0), values.template decoded<Y>(v[e]), xs[e], sum);
+    if (EVEN) {
+        if (row < m.n_rows) store(y + row, sum, alpha, beta, update);
+        return;
+    }
     const int reach = lane - (WARP - __clz(ends_before));  // lanes of the row before this one
 #pragma unroll 1
     for (int apart = 1; __any_sync(FULL, apart <= reach); apart *= 2) {
@@ -137,8 +145,8 @@ struct Parts {
     }
 };
 
-// row_lanes_fill: the slots of lanes, each with the number of its nonzero's slot in CVR's tables, or 0; and all else that
-// RowLanes has
+// row_lanes_fill: the slots of lanes, each with the number of its nonzero's slot in the format's tables, or 0; and all else that
+// RowLanes has. EVEN takes no SPARE, and needs no more than the columns
 //
 // `ptr`: the nonzeros at which rows begin; `source_of` and `col_of` are of each nonzero, row by row. `span` has the first part of
 // a row that is cut and the one after its last, as Cuts. `found` becomes 1 and 1 where some columns are too far from the base

@@ -1,51 +1,13 @@
 // y = alpha * A @ x + beta * y by segments of columns, for few long rows over many columns: see gpu/segments.py.
 //
 // A piece is what a row has in a segment. Pieces are numbered segment * n_rows + row, and their nonzeros lie side by
-// side. A long piece is cut into parts, so that no warp has much more to do than others.
+// side, as cut_rows.cu puts them. A long piece is cut into parts, so that no warp has much more to do than others.
 
 struct Pieces {
     const int64* part_of;  // (n_segments * n_rows + 1,) the first part of a piece
     const int64* ptr;      // (n_parts + 1,) where a part begins
     int64 n_rows, n_cols, n_segments, width, nnz;
 };
-
-// segments_keys: key[slot] = piece * n_slots + slot for what is stored, and the largest integer for pads
-//
-// mapping   one thread a slot
-// races     none
-template <class I>
-__global__ void segments_keys(const I* row, const I* col, int64 n_slots, int64 n_rows, int64 width, int64* key) {
-    const int64 slot = blockIdx.x * (int64)blockDim.x + threadIdx.x;
-    if (slot >= n_slots) return;
-    key[slot] = row[slot] < 0 ? 0x7fffffffffffffff : (col[slot] / width * n_rows + row[slot]) * n_slots + slot;
-}
-
-// segments_fill: from sorted keys where pieces begin, and of each of their nonzeros the slot, from 1, and the column in the
-// segment
-//
-// mapping   one thread a nonzero, and one for the end
-// races     none: the first nonzero of a piece writes where it begins, and where the empty pieces before it do
-template <class I>
-__global__ void segments_fill(const int64* key, const I* col, int64 n_slots, int64 nnz, int64 n_pieces, int64 width, int64* ptr,
-                              int* source, uint16* narrow) {
-    const int64 i = blockIdx.x * (int64)blockDim.x + threadIdx.x;
-    if (i > nnz) return;
-    const int64 piece = i < nnz ? key[i] / n_slots : n_pieces;
-    for (int64 before = i ? key[i - 1] / n_slots : -1; before < piece;) ptr[++before] = i;
-    if (i == nnz) return;
-    const int64 slot = key[i] % n_slots;
-    source[i] = (int)slot + 1;
-    narrow[i] = (uint16)(col[slot] % width);
-}
-
-// segments_count: the parts of a piece, of at most `longest` nonzeros
-//
-// mapping   one thread a piece
-// races     none
-__global__ void segments_count(const int64* piece_ptr, int64 n_pieces, int64 longest, int64* count) {
-    const int64 piece = blockIdx.x * (int64)blockDim.x + threadIdx.x;
-    if (piece < n_pieces) count[piece] = (piece_ptr[piece + 1] - piece_ptr[piece] + longest - 1) / longest;
-}
 
 // segments_parts: where the parts of pieces begin
 //

@@ -1,6 +1,8 @@
 // Vector arithmetic of iterative methods, on vectors (n, k): sums and factors of columns stay on the device, in double.
 
 #include "vectors.cuh"
+#include "cg.cuh"
+#include "scalars.cuh"
 
 __device__ inline void put(double* to, const double (&sums)[2]) { *to = sums[0]; }
 __device__ inline void put(complex128* to, const double (&sums)[2]) { *to = {sums[0], sums[1]}; }
@@ -23,22 +25,7 @@ __global__ __launch_bounds__(THREADS) void vectors_dot(const Shape shape, const 
     put(sum + j, sums);
 }
 
-template <class Y>
-struct Factor {
-    static __device__ Y of(double a) { return static_cast<Y>(a); }
-    static __device__ Y of(complex128 a) { return static_cast<Y>(a.re); }
-    static __device__ Y times(Y a, Y x, Y y) { return mac(a, x, y); }
-};
-template <class T>
-struct Factor<Complex<T>> {
-    static __device__ Complex<T> of(double a) { return {static_cast<T>(a), T(0)}; }
-    static __device__ Complex<T> of(complex128 a) { return {static_cast<T>(a.re), static_cast<T>(a.im)}; }
-    static __device__ Complex<T> times(Complex<T> a, Complex<T> x, Complex<T> y) {
-        return a.im == 0 ? Complex<T>{mac(a.re, x.re, y.re), mac(a.re, x.im, y.im)} : mac(a, x, y);
-    }
-};
 __device__ inline bool is_zero(double a) { return a == 0; }
-__device__ inline bool is_zero(complex128 a) { return a.re == 0 && a.im == 0; }
 
 // vectors_combine: out = a x + b y, of which what is multiplied by 0 counts as 0
 //
@@ -50,14 +37,15 @@ __global__ __launch_bounds__(THREADS) void vectors_combine(const Shape shape, co
                                                            Y* out) {
     if (!shape.has_column()) return;
     const int64 j = shape.column();
-    const Y left = Factor<Y>::of(a[j]), right = Factor<Y>::of(b[j]);
-    const bool has_x = !is_zero(a[j]), has_y = !is_zero(b[j]);
+    const A left = a[j];
+    const B right = b[j];
+    const bool has_x = !is_zero(left), has_y = !is_zero(right);
 #pragma unroll 4
     for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
         const int64 at = row * shape.k + j;
         Y sum{};
-        if (has_y) sum = Factor<Y>::times(right, y[at], sum);
-        if (has_x) sum = Factor<Y>::times(left, x[at], sum);
+        if (has_y) sum = plus(sum, right, y[at]);
+        if (has_x) sum = plus(sum, left, x[at]);
         out[at] = sum;
     }
 }

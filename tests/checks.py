@@ -7,7 +7,7 @@ import itertools
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -65,34 +65,34 @@ DIFFERENT = [Build("cvr", {}), cvr(4, 2, "nnz"), cvr(1, 3, "nnz"), cvr(32, 4, "n
 TYPICAL = [cvr(4, 5, "nnz"), cvr(32, 7, "rows"), bbcsr(1), bbcsr(6)]
 
 
-def extended_but(always: list[Build], builds: list[Build]) -> list[Any]:
-    """`builds` for a test that compiles much for each: those in `always` run by default, the others under ``--rest``."""
-    return [build if build in always else pytest.param(build, marks=pytest.mark.extended) for build in builds]
-
-
-def rarely(*values: Any) -> list[Any]:
-    """Values of a parameter, or tuples of several, that run only under ``--rest``: each compiles much for itself."""
-    return [pytest.param(*(value if type(value) is tuple else (value,)), marks=pytest.mark.extended) for value in values]
-
-
-def builds_and_dtypes(builds: list[Build], dtypes: list[Any], extended: Sequence[Any] = ()) -> list[Any]:
-    """All pairs for ``parametrize(("build", "dtype"), ...)``: those that run by default have each build with float64
-    and each other dtype with one of the builds, in turn: those in ONE_OF_EACH where there are any, as other tests
-    compile for them. Of the dtypes in `extended` none runs by default.
+def in_turn(names: str, *axes: Iterable[Any], times: int = 1) -> pytest.MarkDecorator:
+    """Parametrises by as many cases as the longest axis has values: each of them once, with values of the others in turn;
+    `times` over, with other ones each time. Plain tuples in an axis are values of several names.
     """
-    homes = [build for build in builds if build in ONE_OF_EACH] or builds
-    return [
-        pytest.param(
-            build,
-            dtype,
-            id=f"{build}-{np.dtype(dtype)}",
-            marks=()
-            if dtype == np.float64 or (homes[k % len(homes)] == build and dtype not in extended)
-            else pytest.mark.extended,
-        )
-        for k, dtype in enumerate(dtypes)
-        for build in builds
-    ]
+    values = [list(axis) for axis in axes]
+    turns = itertools.product(range(times), range(max(map(len, values))))
+    return _parametrized(names, [[axis[(k + turn * i) % len(axis)] for i, axis in enumerate(values)] for turn, k in turns])
+
+
+def in_pairs(names: str, first: Iterable[Any], second: Iterable[Any], *others: Iterable[Any]) -> pytest.MarkDecorator:
+    """Parametrises by every pair of values of two axes, with values of the others in turn."""
+    rest = [list(axis) for axis in others]
+    pairs = itertools.product(enumerate(first), enumerate(second))
+    return _parametrized(names, [[a, b, *(axis[(i + j) % len(axis)] for axis in rest)] for (i, a), (j, b) in pairs])
+
+
+def _parametrized(names: str, cases: list[list[Any]]) -> pytest.MarkDecorator:
+    flat = [[value for part in case for value in (part if type(part) is tuple else (part,))] for case in cases]
+    ids = ["-".join(str(getattr(value, "__name__", value)) for value in case) for case in flat]
+    return pytest.mark.parametrize(names, flat, ids=ids)
+
+
+def at_home(dtypes: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Each dtype, or tuple of the values' dtype and others, behind the build that it is tried with in every test: so tests
+    share compiled code.
+    """
+    cases = [dtype if type(dtype) is tuple else (dtype,) for dtype in dtypes]
+    return [(TYPICAL[np.dtype(case[0]).num % len(TYPICAL)], *case) for case in cases]
 
 
 def put(array: Any, device: str) -> Any:
@@ -106,10 +106,17 @@ def get(array: Any) -> np.ndarray:
 
 
 def assert_product(y: Any, csr: csr_array, x: np.ndarray, alpha=1, beta=0, before: np.ndarray | None = None) -> None:
-    """`y` is ``alpha * csr @ x + beta * before``: dtype, values in the oracle's bound, nan and inf in their rows."""
+    """`y` is ``alpha * csr @ x + beta * before``: dtype, values in the oracle's bound, nan and inf in their rows.
+
+    Of a matrix x every column is what the oracle has for a vector.
+    """
     y = get(y)
-    assert y.shape == (csr.shape[0],)
+    assert y.shape == (csr.shape[0], *x.shape[1:])
     assert y.dtype == np.result_type(csr.dtype, x.dtype)
+    if x.ndim == 2:
+        for k in range(x.shape[1]):
+            assert_product(y[:, k], csr, x[:, k], alpha, beta, None if before is None else before[:, k])
+        return
     expected, bound = oracle.product(csr, x, alpha, beta, before)
     if y.dtype.kind in "biu":
         np.testing.assert_array_equal(y, expected)
@@ -242,6 +249,11 @@ def assert_one_layout_a_structure(A: Any, monkeypatch: Any, module: Any, count: 
             array @ put(x.astype(dtype), device)
     assert len(made) == count
     return made
+
+
+def from_csr(cls: Any, indptr: Any, indices: Any, data: Any, shape: Any, **keywords: Any) -> Any:
+    """An array from the three arrays of a CSR."""
+    return cls((data, indices, indptr), shape=shape, **keywords)
 
 
 def assert_same_csr(found: Any, expected: csr_array) -> None:

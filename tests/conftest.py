@@ -1,17 +1,13 @@
-"""What every test shares: the ``device`` parameter, markers, which cases run, and the report of a GPU run."""
+"""What every test shares: the ``device`` parameter, what runs without a GPU, and the report of a GPU run."""
 
 from __future__ import annotations
 
 import gc
 import os
-import time
-from collections import Counter
-from datetime import UTC, datetime
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy comes: its threads would spin beside the other workers
 
-import cases
 import gpu_report
 import pytest
 
@@ -19,7 +15,8 @@ from cvrarray.core import devices
 
 DEVICES = ("cpu", "cuda:0")
 NO_GPU = "no GPU: CuPy is missing or finds no CUDA device"
-LEFT_OUT = pytest.StashKey[dict[str, int]]()
+LEFT_OUT = pytest.StashKey[int]()
+GPU = pytest.StashKey[dict[str, object] | None]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,22 +24,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--require-gpu", action="store_true", help="run what needs a GPU alone, and fail where there is none")
     group.addoption("--gpu-report", type=Path, metavar="PATH", help="write what ran, and on what, to PATH as JSON")
     group.addoption("--unpooled", action="store_true", help="without CuPy's memory pool: for compute-sanitizer")
-    group.addoption("--rest", action="store_true", help="run the cases alone that repeat a path under other parameters")
+    group.addoption("--slow", action="store_true", help="run also what takes minutes")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "xdist_group(name): pytest-xdist's; known here so that it need not be installed")
-    for marker in cases.MARKERS:
-        config.addinivalue_line("markers", marker)
+    config.addinivalue_line("markers", "slow: runs under --slow only")
+    config.addinivalue_line("markers", "small: small conversions, products and solves, for compute-sanitizer (50 times slower)")
     if config.getoption("--unpooled"):  # in the pool, an access beyond an array is still inside an allocation
         import cupy
 
         cupy.cuda.set_allocator(None)
-    path = config.getoption("--gpu-report")
-    if path is not None and not hasattr(config, "workerinput"):
-        parts = [part for part in (config.option.keyword, config.option.markexpr) if part]
-        parts += ["--rest"] * config.option.rest
-        config.pluginmanager.register(GPUReport(path, " and ".join(f"({part})" for part in parts) or "all"), "gpu-report")
+    if config.getoption("--gpu-report") and not hasattr(config, "workerinput"):
+        config.getoption("--gpu-report").unlink(missing_ok=True)  # a run that is killed leaves none
 
 
 def has_gpu_cases(config: pytest.Config) -> bool:
@@ -52,27 +46,32 @@ def has_gpu_cases(config: pytest.Config) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    given = {name for mark in metafunc.definition.iter_markers("parametrize") for name in cases.argument_names(mark)}
-    if "device" in metafunc.fixturenames and "device" not in given:
+    if "device" in metafunc.fixturenames:
         metafunc.parametrize("device", DEVICES if has_gpu_cases(metafunc.config) else DEVICES[:1], indirect=True)
+
+
+def needs_gpu(item: pytest.Item) -> bool:
+    """Whether a case runs on a GPU alone."""
+    device = getattr(getattr(item, "callspec", None), "params", {}).get("device", "cpu")
+    return "gpu" in getattr(item, "fixturenames", ()) or device != "cpu"
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Choose the cases, and count those left out for each reason."""
-    given, chosen = list(items), cases.chosen(items)
-    items[:] = [item for item in items if (item in chosen) != config.getoption("--rest")]
-    counts = {"cases": len(given) - len(items), "gpu": 0}
+    """Leave out what is slow, what needs a GPU where there is none, and what needs none where one is required."""
+    given, n_left_out = list(items), 0
+    if not config.getoption("--slow"):
+        items[:] = [item for item in items if item.get_closest_marker("slow") is None]
     if config.getoption("--require-gpu"):
-        items[:] = [item for item in items if cases.needs_gpu(item)]
+        items[:] = [item for item in items if needs_gpu(item)]
     elif not has_gpu_cases(config):
-        counts["gpu"] = sum(not {"gpu", "device"}.isdisjoint(getattr(item, "fixturenames", ())) for item in items)
-        items[:] = [item for item in items if not cases.needs_gpu(item)]
+        n_left_out = sum(not {"gpu", "device"}.isdisjoint(getattr(item, "fixturenames", ())) for item in items)
+        items[:] = [item for item in items if not needs_gpu(item)]
     kept = set(items)
     config.hook.pytest_deselected(items=[item for item in given if item not in kept])
-    config.stash[LEFT_OUT] = counts
+    config.stash[LEFT_OUT] = n_left_out
     if hasattr(config, "workeroutput"):
-        config.workeroutput["left_out"] = counts
+        config.workeroutput["left_out"] = n_left_out
 
 
 def pytest_collection_finish() -> None:
@@ -82,24 +81,27 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker of pytest-xdist says what its tests ran on."""
-    if hasattr(session.config, "workeroutput") and session.config.getoption("--gpu-report"):
-        session.config.workeroutput["gpu"] = gpu_report.gpu()
+    """Who runs tests says on what: the process that starts pytest-xdist's workers must not use CUDA."""
+    config = session.config
+    if config.getoption("--gpu-report") and config.getoption("dist", "no") == "no":
+        config.stash[GPU] = gpu_report.gpu()
+        if hasattr(config, "workeroutput"):
+            config.workeroutput["gpu"] = config.stash[GPU]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node) -> None:
     """pytest-xdist: every worker has collected the same."""
-    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", {})
+    said = getattr(node, "workeroutput", {})
+    node.config.stash[LEFT_OUT] = said.get("left_out", 0)
+    node.config.stash[GPU] = said.get("gpu")
 
 
-def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
-    left_out = config.stash.get(LEFT_OUT, {})
-    if left_out.get("gpu"):
-        terminalreporter.line(f"{left_out['gpu']:,} cases left out: {NO_GPU} (make gpu-test runs them)")
-    if left_out.get("cases"):
-        remedy = "make test" if config.getoption("--rest") else "make test-rest"
-        terminalreporter.line(f"{left_out['cases']:,} cases left out ({remedy} runs them)")
+def pytest_terminal_summary(terminalreporter, exitstatus: int, config: pytest.Config) -> None:
+    if path := config.getoption("--gpu-report"):
+        gpu_report.write(path, terminalreporter, config.stash.get(GPU, None), exitstatus in (0, 1))
+    if n_left_out := config.stash.get(LEFT_OUT, 0):
+        terminalreporter.line(f"{n_left_out:,} cases left out: {NO_GPU} (make gpu-test runs them)")
 
 
 def need_gpu(config: pytest.Config) -> None:
@@ -122,86 +124,3 @@ def gpu(request: pytest.FixtureRequest) -> str:
     """``"cuda:0"``, for what only a GPU, or only a pair of devices, can show."""
     need_gpu(request.config)
     return "cuda:0"
-
-
-class GPUReport:
-    """Counts the outcomes of a run (of all workers under pytest-xdist) and writes them at its end.
-
-    `selection` says which tests ran: "all", or what ``-k`` and ``-m`` were given. The report is written from the start
-    on, now and then, and says that the run is not whole until it is: a run that is killed leaves it so.
-    """
-
-    EVERY = 20.0  # seconds
-
-    def __init__(self, path: Path, selection: str) -> None:
-        self.path = path
-        self.selection = selection
-        self.started = time.time()
-        self.counts: Counter[str] = Counter(passed=0, failed=0, skipped=0, xfailed=0)
-        self.failures: list[str] = []
-        self.skips: Counter[str] = Counter()
-        self.run: set[str] = set()
-        self.gpu: dict[str, object] | None = None
-        self.written = 0.0
-
-    def pytest_sessionstart(self, session: pytest.Session) -> None:
-        self.session = session
-        self.write()
-        self.written = 0.0  # after the first test it is known how many there are
-
-    def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        self.run.add(nodeid)
-        if time.monotonic() > self.written + self.EVERY:
-            self.write()
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            self.counts["failed"] += 1
-            self.failures.append(report.nodeid)
-        elif hasattr(report, "wasxfail"):
-            self.counts["xfailed"] += report.skipped
-        elif report.skipped:
-            self._skip(report)
-        elif report.when == "call":
-            self.counts["passed"] += 1
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
-            self.counts["failed"] += 1
-            self.failures.append(report.nodeid)
-        elif report.skipped:
-            self._skip(report)
-
-    def _skip(self, report: pytest.TestReport | pytest.CollectReport) -> None:
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        self.counts["skipped"] += 1
-        self.skips[f"{report.nodeid.partition('[')[0]}: {reason.removeprefix('Skipped: ')}"] += 1
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node) -> None:
-        self.gpu = getattr(node, "workeroutput", {}).get("gpu") or self.gpu
-
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        # Workers have said theirs. Who starts them must not use CUDA: under compute-sanitizer they would not come up.
-        if session.config.getoption("dist", "no") == "no":
-            self.gpu = gpu_report.gpu()
-        ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        self.write(whole=ended and len(self.run) == session.testscollected > 0)
-
-    def write(self, whole: bool = False) -> None:
-        self.written = time.monotonic()
-        gpu_report.write(
-            self.path,
-            {
-                "gpu": self.gpu,
-                "selection": self.selection,
-                "whole": whole,
-                "collected": self.session.testscollected,
-                "run": len(self.run),
-                "counts": dict(self.counts),
-                "failures": self.failures,
-                "skips": dict(self.skips),
-                "duration_s": round(time.time() - self.started, 1),
-                "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            },
-        )

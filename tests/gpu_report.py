@@ -16,7 +16,10 @@ import json
 import platform
 import re
 import sys
+from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "gpu-report"
@@ -38,19 +41,27 @@ def source_hash(root: Path = ROOT) -> str:
     return digest.hexdigest()
 
 
-def write(path: Path, results: dict[str, object]) -> None:
-    """`results` of a test run, with the hash of the sources and the versions of what it ran with, as JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def write(path: Path, run: Any, gpu: dict[str, object] | None, ended: bool) -> None:
+    """What pytest's terminal reporter has seen of a run, the hash of the sources, and what it ran with, as JSON."""
+    option = run.config.option
+    parts = [f"({part})" for part in (option.keyword, option.markexpr) if part]
+    counts = {name: len(run.stats.get(name, ())) for name in ("passed", "failed", "error", "skipped", "xfailed")}
+    skips = (f"{r.nodeid.partition('[')[0]}: {r.longrepr[2].removeprefix('Skipped: ')}" for r in run.stats.get("skipped", ()))
     report = {
         "source_hash": source_hash(),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "versions": {name: _version(name) for name in PACKAGES},
-        **results,
+        "gpu": gpu,
+        "selection": " and ".join(parts) or "all",
+        "whole": ended and not run._session.shouldfail,
+        "counts": counts,
+        "failures": [report.nodeid for outcome in ("failed", "error") for report in run.stats.get(outcome, ())],
+        "skips": dict(Counter(skips)),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    new = path.with_name(path.name + ".new")  # whoever reads meets one report or the other
-    new.write_text(json.dumps(report, indent=2, sort_keys=True) + "\n")
-    new.replace(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=2, sort_keys=True) + "\n")
 
 
 def problems(path: Path = DEFAULT_PATH, root: Path = ROOT) -> list[str]:
@@ -65,11 +76,10 @@ def problems(path: Path = DEFAULT_PATH, root: Path = ROOT) -> list[str]:
     found = []
     if recorded != source_hash(root):
         found.append(f"the sources have changed since the report of {report.get('date')}")
-    if counts.get("failed"):
-        found.append(f"the reported run had {counts['failed']} failures: {', '.join(report.get('failures', [])[:5])}")
+    if failures := report.get("failures"):
+        found.append(f"the reported run had {len(failures)} failures: {', '.join(failures[:5])}")
     if not report.get("whole"):
-        ran, collected = (report.get(name, "an unknown number") for name in ("run", "collected"))
-        found.append(f"the reported run did not come to its end: {ran} of {collected} tests ran")
+        found.append("the reported run did not come to its end")
     elif gpu is None:  # known at the end
         found.append("the reported run had no GPU")
     if not counts.get("passed"):

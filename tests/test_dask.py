@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checks import get, put
+from checks import get, in_turn, put
 from scipy.sparse import coo_array, csr_array, random_array
 
 import cvrarray
@@ -117,9 +117,13 @@ BECOMES_DENSE = {
 }
 
 
-@pytest.mark.parametrize("chunks", CHUNKS, ids=str)
-@pytest.mark.parametrize("name", [*STAYS_SPARSE, *BECOMES_DENSE])
-@pytest.mark.each_value(2)
+@in_turn(
+    "name, chunks, cls",
+    [*STAYS_SPARSE, *BECOMES_DENSE],
+    [(chunks,) for chunks in CHUNKS],
+    [cvrarray.CVRArray, cvrarray.BBCSRArray],
+    times=2,
+)
 def test_function(name, chunks, cls, device):
     function = (STAYS_SPARSE | BECOMES_DENSE)[name]
     host = matrix().toarray()

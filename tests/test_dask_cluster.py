@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checks import rarely
 from scipy.sparse import csr_array, eye_array, random_array
 
 import cvrarray
@@ -101,7 +100,7 @@ def _knows_our_arrays():
 
 @pytest.mark.parametrize(
     "first",
-    ["cvrarray.bbcsr", *rarely("cvrarray.store.layout", "cvrarray.cvr", "cvrarray.dask.cluster")],
+    ["cvrarray.bbcsr", pytest.param("cvrarray.store.layout", marks=pytest.mark.slow)],
 )
 def test_any_module_of_ours_may_be_met_first(first):
     """Where distributed is there already, as in a worker that gets a message: no circle of imports."""
@@ -168,7 +167,7 @@ def _conversions():
     return panels.n_conversions
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_pagerank_from_a_store(client, tmp_path):
     pagerank = example("pagerank_dask")
     path, n = tmp_path / "links.zarr", 1 << 9

@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections import defaultdict
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -34,6 +35,7 @@ pytestmark = [
 ]
 
 GRID = 12
+cg = partial(cvrarray.dask.cg, rtol=1e-8)
 
 
 def grid(n: int = GRID) -> csr_array:
@@ -104,34 +106,23 @@ def test_one_rank_here(persisted):
     csr = grid()
     b = np.cos(np.arange(csr.shape[0]))
     A = cvrarray.to_dask(csr, chunks=500, device="cpu")
-    found = cvrarray.dask.cg(A.persist() if persisted else A, b)
-    assert found.transport == "none" and found.bytes_moved == 0 and found.seconds > 0
+    found = cg(A.persist() if persisted else A, b)
+    assert found.traffic.transport == "none" and found.traffic.bytes_moved == 0 and found.traffic.seconds > 0
     assert found.x.chunks == (A.chunks[0],)
     check_solution(found, csr, b)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "complex128", "int64"])
-def test_number_types(dtype):
-    csr = (4 * grid(6)).astype(dtype) if dtype != "int64" else csr_array((10 * grid(6)).astype(dtype))
-    rng = np.random.default_rng(0)
-    b = rng.random(csr.shape[0]).astype("float32" if dtype == "float32" else "float64")
-    if dtype == "complex128":
-        csr = csr_array(csr + 1j * (diags_array([np.ones(215), -np.ones(215)], offsets=[1, -1])))
-    found = cvrarray.dask.cg(cvrarray.to_dask(csr, chunks=50, format="cvr", device="cpu"), b, rtol=1e-5)
-    assert found.x.dtype == np.result_type(dtype, b.dtype)
-    x = found.x.compute()
-    assert np.linalg.norm(csr @ x - b) < 2e-5 * np.linalg.norm(b)
 
 
 def test_start_and_limits():
     csr = grid(6)
     A = cvrarray.to_dask(csr, chunks=50, device="cpu")
     b = csr @ np.arange(216.0)
-    again = cvrarray.dask.cg(A, b, x0=np.arange(216.0))
-    assert again.iterations == 0 and np.isnan(again.seconds)
+    again = cg(A, b, x0=np.arange(216.0))
+    assert again.iterations == 0 and np.isnan(again.traffic.seconds)
     np.testing.assert_array_equal(again.x.compute(), np.arange(216.0))
-    assert cvrarray.dask.cg(A, b, rtol=0, maxiter=3).iterations == 3
-    nothing = cvrarray.dask.cg(A, np.zeros(216), x0=np.ones(216))
+    stopped, met = cg(A, b, rtol=0, maxiter=3), cvrarray.dask.cg(A, b)
+    assert (stopped.iterations, stopped.converged, stopped.reason, stopped.info) == (3, False, "maxiter", 3)
+    assert (met.converged, met.reason, met.info) == (True, "converged", 0) and 1e-8 < met.residual <= 1e-5  # as linalg.cg
+    nothing = cg(A, np.zeros(216), x0=np.ones(216))
     assert nothing.residual == 0 and not nothing.x.compute().any()
 
 
@@ -146,7 +137,7 @@ def test_no_tolerance_and_extreme_numbers(dtype, M, check_every):
     limits = np.finfo(dtype)
     for exponent in (0, limits.maxexp - 10, -limits.maxexp + 40):
         scale = b.real.dtype.type(2.0**exponent)
-        found = cvrarray.dask.cg(A, scale * b, M=M, rtol=0, maxiter=2000, check_every=check_every)
+        found = cg(A, scale * b, M=M, rtol=0, maxiter=2000, check_every=check_every)
         x = found.x.compute() / scale
         assert found.residual <= limits.eps and found.iterations < 2000
         assert np.linalg.norm(csr @ x - b) <= 50 * limits.eps * np.linalg.norm(b)
@@ -162,20 +153,20 @@ def test_preconditioners(format, M, check_every, device):
     csr = csr_array(scale @ csr @ scale)
     b = np.cos(np.arange(csr.shape[0]))
     A = cvrarray.to_dask(csr, chunks=480, format=format, device=device)
-    found = cvrarray.dask.cg(A, b, M=M, block_size=4 if M == "block_jacobi" else None, check_every=check_every)
+    found = cg(A, b, M=M, block_size=4 if M == "block_jacobi" else None, check_every=check_every)
     x = cvrarray.core.devices.move(found.x.compute(), cvrarray.core.devices.CPU)
     assert np.linalg.norm(csr @ x - b) <= 1.1e-8 * np.linalg.norm(b)
     inner = cvrarray.CVRArray(csr)
     preconditioner = cvrarray.linalg.jacobi(inner) if M == "jacobi" else cvrarray.linalg.block_jacobi(inner, 4)
     one = cvrarray.linalg.CG(inner, M=preconditioner, rtol=1e-8).solve(b)
     assert one.iterations - 1 <= found.iterations <= one.iterations + check_every
-    start = cvrarray.dask.cg(A, b, x0=x, M="jacobi", check_every=3)
+    start = cg(A, b, x0=x, M="jacobi", check_every=3)
     assert start.iterations <= 3
 
 
 def test_iterations_after_the_solution_change_nothing():
     A = cvrarray.to_dask(2 * np.eye(6), chunks=2, device="cpu")
-    found = cvrarray.dask.cg(A, np.ones(6), check_every=5)
+    found = cg(A, np.ones(6), check_every=5)
     np.testing.assert_array_equal(found.x.compute(), np.full(6, 0.5))
     assert found.residual == 0
 
@@ -187,7 +178,7 @@ def test_without_a_tolerance_rounding_is_the_end(dtype, M, check_every, device):
     csr = grid(6)
     b = csr @ np.arange(216.0)
     A = cvrarray.to_dask(csr.astype(dtype), chunks=50, device=device)
-    found = cvrarray.dask.cg(A, b.astype(dtype), rtol=0, M=M, check_every=check_every, maxiter=3000)
+    found = cg(A, b.astype(dtype), rtol=0, M=M, check_every=check_every, maxiter=3000)
     assert found.iterations < 1000
     x = cvrarray.core.devices.move(found.x.compute(), cvrarray.core.devices.CPU)
     true = np.linalg.norm(csr @ x - b) / np.linalg.norm(b)
@@ -220,10 +211,10 @@ def test_power_iteration_here():
         ({"M": "ilu"}, ValueError, "M must be None, 'jacobi' or 'block_jacobi'; got 'ilu'"),
         ({"M": np.eye(4)}, ValueError, "M must be None, 'jacobi' or 'block_jacobi'; got array"),
         ({"x0": np.full(4, np.nan)}, ValueError, "A and x0 must be finite; got p @ A @ p = nan in iteration 1"),
-        ({"check_every": 0}, ValueError, "check_every must be an integer of at least 1; got 0"),
-        ({"M": "block_jacobi", "block_size": 0}, ValueError, "block_size must be an integer of at least 1; got 0"),
-        ({"rtol": -1}, ValueError, "rtol must be a number of at least 0; got -1"),
-        ({"maxiter": 1.5}, ValueError, "maxiter must be an integer of at least 0; got 1.5"),
+        ({"check_every": 0}, ValueError, "check_every must be a whole number from 1; got 0"),
+        ({"M": "block_jacobi", "block_size": 0}, ValueError, "block_size must be a whole number from 1; got 0"),
+        ({"rtol": -1}, ValueError, "rtol must be a real number from 0; got -1"),
+        ({"maxiter": 1.5}, ValueError, "maxiter must be a whole number from 0; got 1.5"),
         ({"b": np.full(4, np.nan)}, ValueError, "b must be finite; its length is nan"),
         (
             {"A": lambda: cvrarray.to_dask(-np.eye(4), device="cpu")},
@@ -236,7 +227,7 @@ def test_errors(change, error, message):
     arguments = {"A": cvrarray.to_dask(np.eye(4), device="cpu"), "b": np.ones(4)} | change
     A, b = arguments.pop("A"), arguments.pop("b")
     with pytest.raises(error, match=message):
-        cvrarray.dask.cg(A() if callable(A) else A, b, **arguments)
+        cg(A() if callable(A) else A, b, **arguments)
 
 
 def test_runs_of_rows():
@@ -254,14 +245,14 @@ def test_two_workers(places, client):
     b = np.cos(np.arange(n))
     size = n // len(places)
     A = spread(client, csr, [size] * len(places), places)
-    found = cvrarray.dask.cg(A, b)
+    found = cg(A, b)
     assert holders(client, found.x) == holders(client, A)  # before a compute makes copies
     check_solution(found, csr, b)
-    assert found.transport == "host"
+    assert found.traffic.transport == "host"
     borders = sum(a != b for a, b in zip(places[:-1], places[1:], strict=True))
     # over each border between ranks a plane of the grid goes either way; two ranks tell each other two numbers
-    assert found.bytes_moved == 8 * (2 * borders * GRID**2 + 2 * 2)
-    again = cvrarray.dask.cg(A, b)
+    assert found.traffic.bytes_moved == 8 * (2 * borders * GRID**2 + 2 * 2)
+    again = cg(A, b)
     np.testing.assert_array_equal(found.x.compute(), again.x.compute())
     assert found.residual == again.residual
 
@@ -275,10 +266,10 @@ def test_a_preconditioner_on_two_workers(client):
     csr = grid()
     b = np.sin(np.arange(csr.shape[0]))
     A = spread(client, csr, [480, 480, 480, 288], [0, 1, 1, 0])
-    found = cvrarray.dask.cg(A, b, M="block_jacobi", block_size=6, check_every=4)
+    found = cg(A, b, M="block_jacobi", block_size=6, check_every=4)
     x = found.x.compute()
     assert np.linalg.norm(csr @ x - b) <= 1.1e-8 * np.linalg.norm(b)
-    again = cvrarray.dask.cg(A, b, M="block_jacobi", block_size=6, check_every=4).x.compute()
+    again = cg(A, b, M="block_jacobi", block_size=6, check_every=4).x.compute()
     np.testing.assert_array_equal(x, again)
 
 
@@ -287,15 +278,15 @@ def test_scattered_columns(format, client):
     csr = scattered()
     b = np.random.default_rng(1).random(500)
     A = spread(client, csr, (200, 100, 0, 200), (0, 1, 0, 1), format)
-    found = cvrarray.dask.cg(A, da.from_array(b, chunks=70))
+    found = cg(A, da.from_array(b, chunks=70))
     check_solution(found, csr, b)
-    assert 8 * 400 < found.bytes_moved <= 8 * (500 + 4)
+    assert 8 * 400 < found.traffic.bytes_moved <= 8 * (500 + 4)
 
 
 def test_what_nobody_touches_does_not_move(client):
     csr = csr_array(diags_array(np.arange(1.0, 101)))
-    found = cvrarray.dask.cg(spread(client, csr, (50, 50), (1, 0)), np.ones(100))
-    assert found.bytes_moved == 8 * 4
+    found = cg(spread(client, csr, (50, 50), (1, 0)), np.ones(100))
+    assert found.traffic.bytes_moved == 8 * 4
     np.testing.assert_allclose(found.x.compute(), 1 / np.arange(1.0, 101), rtol=1e-6)
 
 
@@ -303,14 +294,14 @@ def test_power_iteration_on_two_workers(client):
     csr = scattered()
     found = cvrarray.dask.power_iteration(spread(client, csr, (250, 250), (0, 1)), rtol=1e-7)
     assert found.value == pytest.approx(np.linalg.eigvalsh(csr.toarray())[-1], rel=1e-9)
-    assert found.transport == "host" and found.residual <= 1e-7
+    assert found.traffic.transport == "host" and found.residual <= 1e-7
 
 
 def test_panels_are_not_converted_again(client):
     csr = grid()
     A = spread(client, csr, [GRID**3 // 2] * 2, (0, 1))
     client.run(_count_conversions)
-    cvrarray.dask.cg(A, np.ones(GRID**3))
+    cg(A, np.ones(GRID**3))
     assert sum(client.run(_conversions).values()) == 0
 
 
@@ -334,7 +325,7 @@ def _conversions():
 
 def test_a_matrix_that_is_not_persisted(client):
     csr = grid()
-    found = cvrarray.dask.cg(cvrarray.to_dask(csr, chunks=500, device="cpu"), da.ones(csr.shape[0], chunks=100))
+    found = cg(cvrarray.to_dask(csr, chunks=500, device="cpu"), da.ones(csr.shape[0], chunks=100))
     check_solution(found, csr, np.ones(csr.shape[0]))
 
 
@@ -343,8 +334,8 @@ def test_workers_in_one_process():
     csr = grid(6)
     with LocalCluster(n_workers=3, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster:
         with Client(cluster) as client:
-            found = cvrarray.dask.cg(spread(client, csr, (72, 72, 72), (2, 1, 0)), np.ones(216))
-            assert found.transport == "host" and found.bytes_moved == 8 * (4 * 36 + 2 * 6)
+            found = cg(spread(client, csr, (72, 72, 72), (2, 1, 0)), np.ones(216))
+            assert found.traffic.transport == "host" and found.traffic.bytes_moved == 8 * (4 * 36 + 2 * 6)
             check_solution(found, csr, np.ones(216))
 
 
@@ -392,17 +383,17 @@ def test_what_nccl_is_told(monkeypatch):
     with LocalCluster(n_workers=3, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster:
         with Client(cluster) as client:
             A = spread(client, csr, (36, 36, 72, 36, 36), (2, 1, 0, 1, 2))
-            expected = cvrarray.dask.cg(A, np.ones(216))
+            expected = cg(A, np.ones(216))
             monkeypatch.setattr(transports, "nccl", lambda: fake)
             monkeypatch.setattr(transports, "_gpu", lambda device: threading.get_ident())
             monkeypatch.setattr(transports, "_stream", lambda: 0)
             monkeypatch.setattr(transports, "_address", lambda array: array.ctypes.data)
-            found = cvrarray.dask.cg(A, np.ones(216))
-            assert found.transport == "nccl" and fake.ended == ["destroy"] * 3
-            assert found.bytes_moved == expected.bytes_moved and found.iterations == expected.iterations
+            found = cg(A, np.ones(216))
+            assert found.traffic.transport == "nccl" and fake.ended == ["destroy"] * 3
+            assert found.traffic.bytes_moved == expected.traffic.bytes_moved and found.iterations == expected.iterations
             np.testing.assert_array_equal(found.x.compute(), expected.x.compute())
             with pytest.raises(ValueError, match="A must be positive definite"):
-                cvrarray.dask.cg(-A, np.ones(216))
+                cg(-A, np.ones(216))
             assert fake.ended[3:] == ["abort"] * 3
 
 
@@ -418,7 +409,7 @@ def endless(client, meanwhile=lambda: None, **options):
     def solve_it():
         try:
             b = np.cos(np.arange(GRID**3))  # nobody looks at the residual before the last iteration
-            cvrarray.dask.cg(A, b, rtol=0, maxiter=10**9, check_every=10**9, **options)
+            cg(A, b, rtol=0, maxiter=10**9, check_every=10**9, **options)
         except BaseException as error:
             raised.append(error)
 
@@ -436,13 +427,13 @@ def test_a_rank_that_fails_ends_all(client):
     csr = grid()
     csr.data *= np.where(np.arange(csr.nnz) < csr.nnz // 2, 1, -1)
     with pytest.raises(ValueError, match="A must be positive definite"):
-        cvrarray.dask.cg(spread(client, csr, [GRID**3 // 2] * 2, (0, 1)), np.ones(GRID**3))
+        cg(spread(client, csr, [GRID**3 // 2] * 2, (0, 1)), np.ones(GRID**3))
     A = spread(client, grid(), [GRID**3 // 2] * 2, (0, 1))
     mixed = A.map_blocks(_dense_last, dtype=A.dtype, meta=A._meta).persist()
     with pytest.raises(TypeError, match="chunks of A must be cvrarray's arrays; got ndarray"):
-        cvrarray.dask.cg(mixed, np.ones(GRID**3))
+        cg(mixed, np.ones(GRID**3))
     with pytest.raises(ValueError, match="transport 'nccl' needs a GPU of its own for each worker"):
-        cvrarray.dask.cg(A, np.ones(GRID**3), transport="nccl")
+        cg(A, np.ones(GRID**3), transport="nccl")
     until(lambda: not any(client.run(_working).values()))
 
 
@@ -455,10 +446,10 @@ def test_a_worker_without_a_free_thread(client):
     busy = client.submit(time.sleep, 4, workers=[sorted(client.nthreads())[1]], pure=False)
     until(lambda: any(client.run(_working).values()))
     with pytest.raises(RuntimeError, match=r"rank 1 on tcp://.* sent nothing for 0.5 s: is the worker busy"):
-        cvrarray.dask.cg(A, np.ones(GRID**3), timeout=0.5)
+        cg(A, np.ones(GRID**3), timeout=0.5)
     busy.result(timeout=60)
     until(lambda: not any(client.run(_working).values()))
-    assert cvrarray.dask.cg(A, np.ones(GRID**3)).residual < 1e-8  # nothing is left of the first call
+    assert cg(A, np.ones(GRID**3)).residual < 1e-8  # nothing is left of the first call
 
 
 def test_a_worker_killed_in_mid_solve(client):
@@ -497,7 +488,7 @@ def test_a_worker_that_is_stopped(at, client, monkeypatch):
         os.kill(pid, signal.SIGCONT)
     until(lambda: not any(client.run(_working).values()))
     A = spread(client, grid(), [GRID**3 // 2] * 2, (0, 1))
-    assert cvrarray.dask.cg(A, np.ones(GRID**3)).residual < 1e-8
+    assert cg(A, np.ones(GRID**3)).residual < 1e-8
 
 
 def _watching(token, rank, addresses, fails):
@@ -537,22 +528,26 @@ def test_a_watching_rank_learns_what_happened_elsewhere(fails, client):
 # ------------------------------------------------------------------------------------------------ GPUs
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int64"])
 def test_one_device(dtype, device):
-    csr = grid().astype(dtype)
-    b = np.cos(np.arange(csr.shape[0])).astype(csr.data.real.dtype)
-    A = cvrarray.to_dask(csr, chunks=500, format="bbcsr", device=device).persist()
-    found, again = (cvrarray.dask.cg(A, b, rtol=1e-5) for _ in range(2))
+    csr = grid().astype(dtype) if dtype != "int64" else csr_array((10 * grid()).astype(dtype))
+    n = csr.shape[0]
+    if dtype == "complex128":
+        csr = csr_array(csr + 0.01j * diags_array([np.ones(n - 1), -np.ones(n - 1)], offsets=[1, -1]))
+    b = np.cos(np.arange(n)).astype("float32" if dtype == "float32" else "float64")
+    A = cvrarray.to_dask(csr, chunks=500, format="cvr" if dtype == "int64" else "bbcsr", device=device).persist()
+    found, again = (cg(A, b, rtol=1e-5) for _ in range(2))
     x = found.x.compute()
-    assert cvrarray.core.devices.of(x) == cvrarray.core.devices.parse(device) and x.dtype == dtype
+    assert cvrarray.core.devices.of(x) == cvrarray.core.devices.parse(device) and x.dtype == np.result_type(dtype, b.dtype)
     x = _to_host(x)
     np.testing.assert_array_equal(x, _to_host(again.x.compute()))
     assert np.linalg.norm(csr @ x - b) < 2e-5 * np.linalg.norm(b)
     assert abs(found.iterations - scipy_steps(csr.astype("complex128"), b, 1e-5)[1]) <= 2
-    largest = 0.1 + 3 * (2 + 2 * np.cos(np.pi / (GRID + 1)))
-    assert cvrarray.dask.power_iteration(A, rtol=1e-2).value == pytest.approx(largest, rel=2e-2)
     with pytest.raises(ValueError, match="A must be positive definite"):
-        cvrarray.dask.cg(cvrarray.to_dask(-csr, chunks=500, device=device), b)
+        cg(cvrarray.to_dask(-csr, chunks=500, device=device), b)
+    if dtype in ("float32", "float64"):
+        largest = 0.1 + 3 * (2 + 2 * np.cos(np.pi / (GRID + 1)))
+        assert cvrarray.dask.power_iteration(A, rtol=1e-2).value == pytest.approx(largest, rel=2e-2)
 
 
 def test_a_distributed_without_what_the_mesh_uses_is_named():
@@ -598,8 +593,8 @@ def test_two_workers_on_one_gpu(client, gpu):
     """Through host memory."""
     csr = grid()
     b = np.cos(np.arange(csr.shape[0]))
-    found = cvrarray.dask.cg(spread(client, csr, [500, 364, 864], (0, 1, 0), device=gpu), b)
-    assert found.transport == "host"
+    found = cg(spread(client, csr, [500, 364, 864], (0, 1, 0), device=gpu), b)
+    assert found.traffic.transport == "host"
     x = found.x.map_blocks(_to_host, dtype=float).compute()
     assert np.linalg.norm(csr @ x - b) < 1.1e-8 * np.linalg.norm(b)
 

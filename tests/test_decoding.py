@@ -5,27 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import zoo
-from checks import BUILDS, DEFAULTS, DIFFERENT, assert_same_csr, extended_but
+from checks import DEFAULTS, DIFFERENT, assert_same_csr, assert_same_tables, in_turn
 from scipy.sparse import coo_array, csr_array, random_array
 
 import cvrarray
 from cvrarray.cpu import csr as kernels
 from cvrarray.input import coercion
 
-THREADS = pytest.mark.parametrize("threads", ["1", "3"])
 SMALL = [name for name in zoo.ZOO if np.prod(zoo.ZOO[name]().shape) < 1_000_000]
 
 
-@pytest.mark.parametrize("build", BUILDS, ids=str)
-@pytest.mark.parametrize("name", zoo.ZOO)
-@pytest.mark.extended  # test_conversions does this with both devices
-def test_tables_to_csr(build, name):
-    csr = zoo.floats(name, np.float64)
-    assert_same_csr(build(csr, "cpu").to_scipy(), csr)
-
-
-@pytest.mark.parametrize("build", extended_but(DIFFERENT[:-1], BUILDS), ids=str)  # test_conversions reads blocks of 32
-@pytest.mark.parametrize("name", SMALL)
+@in_turn("name, build", SMALL, DIFFERENT[:-1], times=2)  # test_conversions reads blocks of 32
 def test_diagonals_and_rows(build, name):
     csr = zoo.floats(name, np.float64)
     A, dense = build(csr, "cpu"), csr.toarray()
@@ -38,8 +28,7 @@ def test_diagonals_and_rows(build, name):
         assert_same_csr(A[first:last].to_scipy(), csr[first:last])
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int64", "float16", "float32", "complex64", "complex128"])
-@THREADS
+@in_turn("dtype, threads", ["bool", "int8", "int64", "float16", "float32", "complex64"], ["1", "3"])
 def test_coordinates_in_any_order(dtype, threads, monkeypatch):
     """Duplicates are added up in the order they come in, float16 in float32; rows of all lengths are sorted."""
     monkeypatch.setenv("CVRARRAY_NUM_THREADS", threads)
@@ -64,8 +53,7 @@ def test_coordinates_in_any_order(dtype, threads, monkeypatch):
         np.testing.assert_array_equal(ours, other)
 
 
-@pytest.mark.parametrize("name", zoo.ZOO)
-@THREADS
+@in_turn("name, threads", zoo.ZOO, ["1", "3"])
 def test_shuffled_and_transposed(name, threads, monkeypatch):
     monkeypatch.setenv("CVRARRAY_NUM_THREADS", threads)
     monkeypatch.setattr(kernels, "PART", 64)
@@ -79,9 +67,7 @@ def test_shuffled_and_transposed(name, threads, monkeypatch):
     assert_same_csr(csr_array((flipped.data, flipped.indices, flipped.indptr), shape=flipped.shape), csr.T.tocsr())
 
 
-@pytest.mark.parametrize("build", DEFAULTS, ids=str)
-@pytest.mark.parametrize("dtype", ["int64", "float32", "complex64"])
-@THREADS
+@in_turn("dtype, build, threads", ["int64", "float32", "complex64"], DEFAULTS, ["1", "3"])
 def test_sums_of_arrays(build, dtype, threads, monkeypatch):
     """The values of both where the structure is one, merged rows where it is not; entries that cancel are left out."""
     monkeypatch.setenv("CVRARRAY_NUM_THREADS", threads)
@@ -101,7 +87,7 @@ def test_sums_of_arrays(build, dtype, threads, monkeypatch):
             assert found.nnz == np.count_nonzero(expected)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int64", "uint64", "float32", "float64", "complex64"])
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint64", "float32", "complex64"])
 def test_products_of_sparse_matrices(dtype):
     rng = np.random.default_rng(2)
     for m, k, n in ((70, 50, 3000), (1, 40, 1), (30, 0, 20), (0, 5, 7), (64, 64, 64)):
@@ -128,8 +114,7 @@ def test_chunks_on_a_gpu_and_the_way_back(dtype, n_lanes, gpu):
         for n_chunks in {1, 3, csr.nnz} if 0 < csr.nnz < 1000 else {min(csr.nnz, 3)}:
             how = {"n_lanes": n_lanes, "n_chunks": n_chunks or None, "values": "plain"}
             A, B = (cvrarray.CVRArray(csr, device=device, **how) for device in ("cpu", gpu))
-            for table, there in zip(A._arrays().values(), B._arrays().values(), strict=True):
-                assert np.array_equal(table, there.get()), name
+            assert_same_tables(A._tables, B.to_device("cpu")._tables)
             assert_same_csr(B.to_scipy(), csr)
             n_rows = csr.shape[0]
             for first, last in ((0, n_rows // 2), (n_rows // 3, 2 * n_rows // 3), (n_rows // 2 + 1, n_rows)):

@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import zoo
-from checks import TYPICAL, assert_product, assert_same_bits, assert_same_tables, bbcsr, cvr, extended_but, get, put
+from checks import assert_same_bits, assert_same_tables, bbcsr, cvr, get, put
 from scipy.sparse import csr_array
 
 from cvrarray.cpu.runtime import threads
 
-BUILDS = [*TYPICAL, cvr(), cvr(4, 3000, "nnz"), cvr(32, 150, "rows"), bbcsr(3)]
-BUILD = pytest.mark.parametrize("build", extended_but([cvr(32, 7), bbcsr(6), cvr(4, 3000, "nnz"), bbcsr(3)], BUILDS), ids=str)
+BUILDS = [cvr(32, 7), bbcsr(6), cvr(4, 3000, "nnz"), bbcsr(3)]
+BUILD = pytest.mark.parametrize("build", BUILDS, ids=str)
 
 
 def uneven() -> csr_array:
@@ -35,22 +35,13 @@ def matrix():
 @BUILD
 def test_hundred_products(build, matrix, device):
     """float32 sums of many sizes: any other order would show."""
-    A = build(matrix, device)
-    x = put(zoo.float_vector(matrix.shape[1], np.float32), device)
-    expected = get(A @ x)
-    for _ in range(100):
-        assert_same_bits(A @ x, expected)
-
-
-@BUILD
-@pytest.mark.parametrize("name", ["rows_of_mixed_length", "two_long_rows_share_a_chunk", "one_dense_row"])
-def test_hundred_products_of_the_zoo(build, name, device):
-    csr = zoo.floats(name, np.float32)
-    A = build(csr, device)
-    x = put(zoo.float_vector(csr.shape[1], np.float32), device)
-    expected = get(A @ x)
-    for _ in range(100):
-        assert_same_bits(A @ x, expected)
+    names = ("rows_of_mixed_length", "two_long_rows_share_a_chunk", "one_dense_row")
+    for csr in (matrix, *(zoo.floats(name, np.float32) for name in names)):
+        A = build(csr, device)
+        x = put(zoo.float_vector(csr.shape[1], np.float32), device)
+        expected = get(A @ x)
+        for _ in range(100):
+            assert_same_bits(A @ x, expected)
 
 
 @BUILD
@@ -101,18 +92,3 @@ def test_many_callers_at_once(build, matrix, device):
         for number, results in enumerate(pool.map(multiply, range(8))):
             for y in results:
                 assert_same_bits(y, expected[number])
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5"])
-def test_thread_counts_that_are_none(text, matrix, monkeypatch):
-    monkeypatch.setenv("CVRARRAY_NUM_THREADS", text)
-    with pytest.raises(ValueError, match=f"CVRARRAY_NUM_THREADS.*{text}"):
-        cvr()(matrix)
-
-
-@BUILD
-def test_devices_agree_within_rounding(build, matrix, gpu):
-    """The bits may differ between devices (fused multiply-add, order of sums), the sums may not."""
-    x = zoo.float_vector(matrix.shape[1], np.float32)
-    for device in ("cpu", gpu):
-        assert_product(build(matrix, device) @ put(x, device), matrix, x)

@@ -184,21 +184,6 @@ def test_values_are_numbered_by_their_bits(gpu, dtype, n_distinct):
         assert n_distinct <= table.size <= n_distinct + 1
 
 
-@pytest.mark.parametrize("dtype", ["int16", "float32", "float64", "complex128"])
-def test_small_integers_take_one_look_each(gpu, small, dtype):
-    """Of which only few bits differ, the upper ones or the lower ones."""
-    import cupy
-
-    data = (np.arange(100_000) % 200).astype(dtype)
-    _, n_different, changes = small._sampled(cupy.asarray(data))
-    assert n_different == np.unique(data[np.arange(512) * data.size // 512]).size > 100
-    assert not changes  # these fit float32
-    assert small._sampled(cupy.asarray(data / 3)).changes or dtype not in ("float64", "complex128")
-    stored, table = small.encode(cupy.asarray(data))
-    assert (table is None) == (dtype == "int16")
-    assert same_bits(looked_up(stored, table), cupy.asarray(data))
-
-
 def test_narrow_values_keep_every_bit(gpu, small):
     import cupy
 
@@ -215,17 +200,6 @@ def test_narrow_values_keep_every_bit(gpu, small):
     stored, distinct = small.encode(cupy.asarray(wide))
     assert distinct is None
     assert stored.dtype == np.float64
-
-
-def test_small_values_are_left_alone(gpu):
-    import cupy
-
-    from cvrarray.gpu import distinct
-
-    data = cupy.ones(1000)
-    stored, table = distinct.encode(data)
-    assert stored is data
-    assert table is None
 
 
 @pytest.mark.parametrize("name", ["cvr", "bbcsr 1"])
@@ -318,35 +292,3 @@ def test_long_rows_with_columns_far_apart_stay_plain(gpu, small):
             found = array._tables.distinct
             assert (found if found is None else found.size) == wanted
             assert np.array_equal(array.to_scipy().data, csr.data)
-
-
-def test_the_check_of_the_input_takes_the_sample(gpu, small, monkeypatch):
-    """One wait for both, of a CSR and of coordinates in order; values that were moved or cast are looked at anew."""
-    import cupy
-    import cupyx.scipy.sparse as sparse_on_gpu
-
-    from cvrarray.input import coercion
-
-    pattern, table, numbers = matrix(TABLES["17"], "float64")
-    host = sparse.csr_array((table[numbers], pattern.indices, pattern.indptr), shape=pattern.shape)
-    csr = sparse_on_gpu.csr_matrix(host)
-    coo = csr.tocoo()
-    row, col = cupy.asarray(host.tocoo().row), cupy.asarray(host.tocoo().col)
-    ordered = sparse_on_gpu.coo_matrix((csr.data, (row, col)), shape=coo.shape)
-    for given in (csr, ordered):
-        found = coercion.as_csr(given)
-        assert found.seen.sample.values is found.data
-        assert found.seen.sample[1:] == small._sampled(found.data)[1:]
-    looks = []
-    sampled = small._sampled
-    monkeypatch.setattr(small, "_sampled", lambda data: looks.append(data.dtype) or sampled(data))
-    import cvrarray
-
-    order = np.random.default_rng(1).permutation(host.nnz)
-    shuffled = sparse_on_gpu.coo_matrix((csr.data[order], (row[order], col[order])), shape=coo.shape)
-    for given, dtype, wanted in ((csr, None, 0), (ordered, None, 0), (shuffled, None, 1), (csr, "float32", 1)):
-        looks.clear()
-        A = cvrarray.CVRArray(given, dtype=dtype)
-        assert len(looks) == wanted
-        assert A._tables.distinct.size == table.size
-        assert np.array_equal(A.to_scipy().toarray(), host.toarray().astype(dtype or "float64"))

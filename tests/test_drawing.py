@@ -55,25 +55,6 @@ def test_chunk_shows_values_columns_records_and_tail(cvr, number):
         assert text == f"record at slot {pos}: the sum of lane {pos % 4} goes to {target} {wb}"
 
 
-def test_slots_have_the_colour_of_their_row(cvr):
-    """Chunk 0's picture holds as many slots of a row as the matrix has entries, in one colour."""
-    fills = [rect.get("fill") for rect in parsed(drawing.draw(cvr, 0)).iter(f"{SVG}rect")]
-    per_row = np.diff(GOLDEN.indptr)
-    for row in range(7):
-        colour = drawing.COLOURS[row]
-        tail = sum(entry == row for entry in CVR["chunks"][0]["tail"])
-        assert fills.count(colour) == per_row[row] + tail
-    assert fills.count("url(#pad)") == CVR["chunks"][0]["n_pad"]
-
-
-@pytest.mark.parametrize(("steps", "records", "tail"), [(0, 0, False), (2, 1, False), (3, 2, True), (5, 3, True), (7, 7, True)])
-def test_steps_done_so_far(cvr, steps, records, tail):
-    picture = parsed(drawing.draw(cvr, 0, steps=steps))
-    assert len(list(picture.iter(f"{SVG}title"))) == 1 + records
-    assert ("tail" in texts(drawing.draw(cvr, 0, steps=steps))) == tail
-    assert sum(rect.get("stroke-dasharray") is not None for rect in picture.iter(f"{SVG}rect")) == (4 if steps < 7 else 0)
-
-
 @pytest.mark.parametrize("block_size", [1, 3, 6])
 def test_bin_shows_values_and_block_columns(device, block_size):
     A = cvrarray.BBCSRArray(GOLDEN, block_size=block_size, device=device)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import operator
-
 import checks
 import numpy as np
 import pytest
@@ -13,7 +10,6 @@ import zoo
 from scipy.sparse import csr_array
 
 import cvrarray
-from cvrarray.array import elementwise
 
 BUILDS = [checks.Build("cvr", {}), checks.cvr(4, 5, "nnz"), checks.cvr(3, 1), checks.bbcsr(1), checks.bbcsr(6)]
 CONFIGURATIONS = pytest.mark.parametrize("build", BUILDS, ids=str)
@@ -21,39 +17,6 @@ ONE_OF_EACH = pytest.mark.parametrize("build", checks.ONE_OF_EACH, ids=str)
 DTYPES = [np.bool_, np.int8, np.uint8, np.int64, np.uint64, np.float32, np.float64, np.complex64, np.complex128]
 SHAPE = (11, 19)
 ULPS = 16  # of CUDA's elementary functions and NumPy's, and of complex ones out of several of these
-
-
-OPERATORS = {
-    np.add: operator.add,
-    np.subtract: operator.sub,
-    np.multiply: operator.mul,
-    np.divide: operator.truediv,
-    np.floor_divide: operator.floordiv,
-    np.remainder: operator.mod,
-    np.power: operator.pow,
-    np.equal: operator.eq,
-    np.not_equal: operator.ne,
-    np.less: operator.lt,
-    np.less_equal: operator.le,
-    np.greater: operator.gt,
-    np.greater_equal: operator.ge,
-    np.bitwise_and: operator.and_,
-    np.bitwise_or: operator.or_,
-    np.bitwise_xor: operator.xor,
-    np.left_shift: operator.lshift,
-    np.right_shift: operator.rshift,
-    np.absolute: operator.abs,
-    np.negative: operator.neg,
-    np.positive: operator.pos,
-    np.divmod: divmod,
-}
-
-
-def apply(ufunc, *operands, **kwargs):
-    """The ufunc of the operands, spelt as an operator where there is one."""
-    if ufunc not in OPERATORS or kwargs:
-        return ufunc(*operands, **kwargs)
-    return OPERATORS[ufunc](*operands)
 
 
 def matrix(dtype=np.float64, seed=0, scale=1) -> csr_array:
@@ -105,57 +68,14 @@ def assert_same_structure(found, A) -> None:
 
 # ---------------------------------------------------------------------------------------------------- one array
 
-UNARY = """sin tan arcsin arctan sinh tanh arcsinh arctanh expm1 log1p sqrt cbrt square absolute fabs negative positive sign
-    rint floor ceil trunc conjugate degrees radians deg2rad rad2deg isnan isinf signbit""".split()
-DENSE_UNARY = "cos cosh exp exp2 log log2 log10 logical_not invert isfinite arccos arccosh reciprocal spacing".split()
-
-
-@ONE_OF_EACH
-@pytest.mark.parametrize("name", UNARY)
-def test_unary(build, name, device):
-    ufunc = getattr(np, name)
-    for dtype in DTYPES:
-        csr = matrix(dtype, scale=8 if np.dtype(dtype).kind in "fc" else 1)
-        A = build(csr, device=device)
-        try:
-            expected = reference(ufunc, csr.toarray())
-        except TypeError:
-            with pytest.raises(TypeError):
-                apply(ufunc, A)
-            continue
-        with np.errstate(all="ignore"):
-            found = apply(ufunc, A)
-        assert_same_structure(found, A)
-        assert_dense(found, expected)
-
-
-@ONE_OF_EACH
-@pytest.mark.parametrize("name", DENSE_UNARY)
-def test_unary_that_would_be_dense(build, name, device):
-    for dtype in (np.int64, np.float64):
-        A = build(matrix(dtype), device=device)
-        with pytest.raises(TypeError, match=r"todense\(\)"):
-            apply(getattr(np, name), A)
-
-
-@CONFIGURATIONS
-def test_unary_with_two_results(build, device):
-    csr = matrix(scale=4)
-    A = build(csr, device=device)
-    for ufunc in (np.modf, np.frexp):
-        found = apply(ufunc, A)
-        for ours, expected in zip(found, ufunc(csr.toarray()), strict=True):
-            assert_same_structure(ours, A)
-            assert_dense(ours, expected, exact=True)
-
 
 @CONFIGURATIONS
 def test_unary_dtype(build, device):
     csr = matrix(np.int8)
-    found = apply(np.sqrt, build(abs(csr), device=device), dtype=np.float32)
+    found = np.sqrt(build(abs(csr), device=device), dtype=np.float32)
     assert_dense(found, np.sqrt(abs(csr).toarray(), dtype=np.float32))
     with pytest.raises(TypeError, match="Cannot cast"):
-        apply(np.sqrt, build(matrix(np.complex128), device=device), dtype=np.float32)
+        np.sqrt(build(matrix(np.complex128), device=device), dtype=np.float32)
 
 
 @CONFIGURATIONS
@@ -166,11 +86,11 @@ def test_special_values(build, device):
     A = build(csr, device=device)
     with np.errstate(all="ignore"):
         for ufunc in (np.sin, np.sqrt, np.sign, np.isnan, np.isinf, np.absolute, np.arctan, np.trunc):
-            assert_dense(apply(ufunc, A), ufunc(csr.toarray()))
+            assert_dense(ufunc(A), ufunc(csr.toarray()))
         for ufunc, scalar in ((np.multiply, 2), (np.divide, 4), (np.power, 2), (np.greater, 0), (np.not_equal, 0)):
-            assert_dense(apply(ufunc, A, scalar), ufunc(csr.toarray(), scalar))
-        assert_dense(apply(np.maximum, A, A), csr.toarray())
-        assert_dense(apply(np.subtract, A, A), csr.toarray() - csr.toarray())
+            assert_dense(ufunc(A, scalar), ufunc(csr.toarray(), scalar))
+        assert_dense(np.maximum(A, A), csr.toarray())
+        assert_dense(np.subtract(A, A), csr.toarray() - csr.toarray())
 
 
 def test_keywords_that_are_refused(device):
@@ -178,69 +98,69 @@ def test_keywords_that_are_refused(device):
     for operands in ((A,), (A, 2), (A, A)):
         with pytest.raises(TypeError, match=r"takes no where|must be left out"):
             (np.sin if len(operands) == 1 else np.multiply)(*operands, **keywords)
-    with pytest.raises(TypeError, match="takes dtype and casting"):
-        elementwise.unary(A, np.sin, **keywords)
 
 
 # ---------------------------------------------------------------------------------------------------- with a scalar
 
-SCALARS = [
-    (np.multiply, 3),
-    (np.multiply, -2),
-    (np.multiply, 0),
-    (np.multiply, True),
-    (np.multiply, 2.5),
-    (np.multiply, 1 - 2j),
-    (np.multiply, np.float32(0.5)),
-    (np.multiply, np.float64(0.1)),
-    (np.multiply, np.int16(2)),
-    (np.multiply, np.array(1.5)),
-    (np.divide, 3),
-    (np.divide, -0.75),
-    (np.divide, np.inf),
-    (np.divide, np.float32(4)),
-    (np.floor_divide, 3),
-    (np.floor_divide, 1.5),
-    (np.remainder, 3),
-    (np.remainder, -2.5),
-    (np.fmod, 3),
-    (np.power, 2),
-    (np.power, 3.0),
-    (np.float_power, 2),
-    (np.add, 0),
-    (np.subtract, 0),
-    (np.greater, 1),
-    (np.greater, 0.5),
-    (np.greater_equal, 2),
-    (np.less, 0),
-    (np.less, -1),
-    (np.less_equal, -0.5),
-    (np.not_equal, 0),
-    (np.equal, 3),
-    (np.greater, 1000),
-    (np.less, -1000),
-    (np.equal, 1000),
-    (np.maximum, -1),
-    (np.maximum, 0),
-    (np.minimum, 0),
-    (np.minimum, 2.5),
-    (np.fmin, 2),
-    (np.logical_and, True),
-    (np.logical_and, 0),
-    (np.logical_or, 0),
-    (np.logical_xor, False),
-    (np.bitwise_and, 3),
-    (np.left_shift, 1),
-    (np.right_shift, 1),
-    (np.arctan2, 1.5),
-    (np.hypot, 0),
-    (np.ldexp, 2),
-    (np.copysign, 1.0),
-]
+SCALARS = {
+    np.multiply: (3, -2, 0, True, 2.5, 1 - 2j, np.float32(0.5), np.float64(0.1), np.int16(2), np.array(1.5)),
+    np.divide: (3, -0.75, np.inf, np.float32(4)),
+    np.floor_divide: (3, 1.5),
+    np.remainder: (3, -2.5),
+    np.fmod: (3,),
+    np.power: (2, 3.0),
+    np.float_power: (2,),
+    np.add: (0,),
+    np.subtract: (0,),
+    np.greater: (1, 0.5, 1000),
+    np.greater_equal: (2,),
+    np.less: (0, -1, -1000),
+    np.less_equal: (-0.5,),
+    np.not_equal: (0,),
+    np.equal: (3, 1000),
+    np.maximum: (-1, 0),
+    np.minimum: (0, 2.5),
+    np.fmin: (2,),
+    np.logical_and: (True, 0),
+    np.logical_or: (0,),
+    np.logical_xor: (False,),
+    np.bitwise_and: (3,),
+    np.left_shift: (1,),
+    np.right_shift: (1,),
+    np.arctan2: (1.5,),
+    np.hypot: (0,),
+    np.ldexp: (2,),
+    np.copysign: (1.0,),
+}
+DENSE_SCALARS = {
+    np.add: (1,),
+    np.subtract: (1,),
+    np.power: (0, 0.0),
+    np.divide: (0,),
+    np.floor_divide: (0,),
+    np.remainder: (0,),
+    np.multiply: (np.inf, np.nan),
+    np.equal: (0,),
+    np.less_equal: (0,),
+    np.greater_equal: (0,),
+    np.less: (1, 1000),
+    np.not_equal: (1,),
+    np.maximum: (1, np.nan),
+    np.minimum: (-1,),
+    np.logical_or: (1,),
+    np.hypot: (1,),
+    np.logaddexp: (0,),
+}
+
+
+def cases(table):
+    """A case for each scalar of each ufunc."""
+    pairs = [(ufunc, scalar) for ufunc, scalars in table.items() for scalar in scalars]
+    return pytest.mark.parametrize("case", pairs, ids=lambda case: f"{case[0].__name__}-{case[1]!r}")
 
 
 @ONE_OF_EACH
-@pytest.mark.parametrize("case", SCALARS, ids=lambda case: f"{case[0].__name__}-{case[1]!r}")
+@cases(SCALARS)
 def test_scalar(build, case, device):
     ufunc, scalar = case
     for dtype in (np.bool_, np.int8, np.uint8, np.float32, np.float64, np.complex64):
@@ -248,133 +168,45 @@ def test_scalar(build, case, device):
         A = build(csr, device=device)
         try:
             expected = reference(ufunc, csr.toarray(), scalar)
-        except (TypeError, OverflowError) as error:
+        except (TypeError, OverflowError):
             with pytest.raises((TypeError, OverflowError)):
-                apply(ufunc, A, scalar)
-            assert not isinstance(error, AssertionError)
+                ufunc(A, scalar)
             continue
         with np.errstate(all="ignore"):
-            found = apply(ufunc, A, scalar)
+            found = ufunc(A, scalar)
         assert_same_structure(found, A)
         assert_dense(found, expected)
 
 
-@ONE_OF_EACH
-@pytest.mark.parametrize("case", [(np.multiply, 3), (np.multiply, 0.5), (np.maximum, -2), (np.greater, -1), (np.less, 2)])
-def test_scalar_on_the_left(build, case, device):
-    ufunc, scalar = case
-    csr = matrix()
-    A = build(csr, device=device)
-    scalar_keeps = ufunc(scalar, 0) == 0
-    if scalar_keeps:
-        assert_dense(apply(ufunc, scalar, A), ufunc(scalar, csr.toarray()))
-        assert_same_structure(apply(ufunc, scalar, A), A)
-    else:
-        with pytest.raises(TypeError, match=r"todense\(\)"):
-            apply(ufunc, scalar, A)
-
-
-DENSE_SCALARS = [
-    (np.add, 1),
-    (np.subtract, 1),
-    (np.power, 0),
-    (np.power, 0.0),
-    (np.divide, 0),
-    (np.floor_divide, 0),
-    (np.remainder, 0),
-    (np.multiply, np.inf),
-    (np.multiply, np.nan),
-    (np.equal, 0),
-    (np.less_equal, 0),
-    (np.greater_equal, 0),
-    (np.less, 1),
-    (np.not_equal, 1),
-    (np.less, 1000),
-    (np.maximum, 1),
-    (np.minimum, -1),
-    (np.maximum, np.nan),
-    (np.logical_or, 1),
-    (np.hypot, 1),
-    (np.logaddexp, 0),
-]
-
-
 @CONFIGURATIONS
-@pytest.mark.parametrize("case", DENSE_SCALARS, ids=lambda case: f"{case[0].__name__}-{case[1]}")
+@cases(DENSE_SCALARS)
 def test_scalar_that_would_make_it_dense(build, case, device):
     ufunc, scalar = case
     A = build(matrix(), device=device)
     with pytest.raises(TypeError, match=r"numpy\.\w+.*todense\(\)"):
-        apply(ufunc, A, scalar)
+        ufunc(A, scalar)
     if ufunc in (np.add, np.subtract, np.maximum, np.minimum):
         with pytest.raises(TypeError, match=r"todense\(\)"):
-            apply(ufunc, scalar, A)
-
-
-@pytest.mark.parametrize("case", [(np.divide, 2), (np.power, 2), (np.floor_divide, 2), (np.subtract, 2)])
-def test_scalar_over_sparse_is_refused(case, device):
-    for dtype in (np.int64, np.float64):
-        with pytest.raises(TypeError, match=r"todense\(\)"):
-            apply(case[0], case[1], cvrarray.CVRArray(matrix(dtype), device=device))
+            ufunc(scalar, A)
 
 
 def test_scalars_that_are_no_numbers(device):
     A = cvrarray.CVRArray(matrix(), device=device)
     for scalar in ("2", None, object(), np.datetime64("2020-01-01")):
         with pytest.raises(TypeError):
-            apply(np.multiply, A, scalar)
+            np.multiply(A, scalar)
     with pytest.raises(OverflowError):
-        apply(np.multiply, cvrarray.CVRArray(matrix(np.int8), device=device), 300)
+        np.multiply(cvrarray.CVRArray(matrix(np.int8), device=device), 300)
     with pytest.raises(ValueError, match="negative integer powers"):
-        apply(np.power, cvrarray.CVRArray(matrix(np.int8), device=device), -1)
+        np.power(cvrarray.CVRArray(matrix(np.int8), device=device), -1)
     with pytest.raises(TypeError, match="values must be"):
-        apply(np.multiply, A, np.longdouble(2))
-
-
-@CONFIGURATIONS
-def test_two_results_of_a_scalar(build, device):
-    csr = matrix(np.int64)
-    for ours, expected in zip(apply(np.divmod, build(csr, device=device), 3), np.divmod(csr.toarray(), 3), strict=True):
-        assert_dense(ours, expected)
+        np.multiply(A, np.longdouble(2))
 
 
 # ---------------------------------------------------------------------------------------------------- two sparse arrays
 
-BINARY = """add subtract multiply maximum minimum fmax fmin logical_and logical_or logical_xor not_equal less greater hypot
-    arctan2 bitwise_and bitwise_or bitwise_xor copysign""".split()
 
-
-@ONE_OF_EACH
-@pytest.mark.parametrize("name", BINARY)
-def test_two_sparse(build, name, device):
-    """The result holds no zeros; the structure of a product is the intersection, of anything else the union."""
-    ufunc = getattr(np, name)
-    for dtype in (np.bool_, np.int8, np.uint64, np.float32, np.float64, np.complex128):
-        left, right = matrix(dtype), matrix(dtype, seed=1)
-        A, B = build(left, device=device), build(right, device=device)
-        try:
-            expected = reference(ufunc, left.toarray(), right.toarray())
-        except TypeError:
-            with pytest.raises(TypeError):
-                apply(ufunc, A, B)
-            continue
-        found = apply(ufunc, A, B)
-        assert_same_kind(found, A)
-        assert_dense(found, expected)
-        assert found.nnz == np.count_nonzero(expected)
-
-
-@CONFIGURATIONS
-@pytest.mark.parametrize("name", ["divide", "floor_divide", "remainder", "power", "equal", "less_equal", "greater_equal"])
-def test_two_sparse_that_would_be_dense(build, name, device):
-    A = build(matrix(), device=device)
-    with pytest.raises(TypeError, match=rf"numpy\.{name}\(0, 0\).*todense\(\)"):
-        apply(getattr(np, name), A, A)
-
-
-@pytest.mark.parametrize("right", DTYPES, ids=lambda dtype: dtype.__name__)
-@pytest.mark.parametrize("left", DTYPES, ids=lambda dtype: dtype.__name__)
-@pytest.mark.each_value(2)
+@checks.in_turn("left, right", DTYPES, DTYPES, times=2)
 def test_promotion(left, right, device):
     """dtypes and values of all pairs are NumPy's."""
     a, b = matrix(left), matrix(right, seed=1)
@@ -382,27 +214,12 @@ def test_promotion(left, right, device):
     dense = checks.put(b.toarray(), device)
     for ufunc in (np.add, np.multiply, np.maximum):
         expected = ufunc(a.toarray(), b.toarray())
-        assert_dense(apply(ufunc, A, B), expected)
+        assert_dense(ufunc(A, B), expected)
         if ufunc is np.multiply:
-            assert_dense(apply(ufunc, A, dense), expected)
-            assert_dense(apply(ufunc, dense, A), ufunc(b.toarray(), a.toarray()))
+            assert_dense(ufunc(A, dense), expected)
+            assert_dense(ufunc(dense, A), ufunc(b.toarray(), a.toarray()))
             scalar = b.data[1]
-            assert_dense(apply(ufunc, A, scalar), reference(ufunc, a.toarray(), scalar))
-
-
-@ONE_OF_EACH
-@pytest.mark.parametrize("ufunc", [u for u in OPERATORS if u.nout == 1], ids=lambda ufunc: ufunc.__name__)
-def test_operators_are_their_ufuncs(build, ufunc, device):
-    """Both spellings give the same array, or the same error; on either side of a scalar too."""
-    A, B = build(matrix(np.int64), device=device), build(matrix(np.int64, seed=1), device=device)
-    for operands in ((A,),) if ufunc.nin == 1 else ((A, B), (A, 2), (2, A), (A, -1)):
-        try:
-            expected = ufunc(*operands)
-        except (TypeError, ValueError) as error:
-            with pytest.raises(type(error), match=r"todense\(\)|negative integer"):
-                OPERATORS[ufunc](*operands)
-        else:
-            checks.assert_same_tables(OPERATORS[ufunc](*operands)._tables, expected._tables)
+            assert_dense(ufunc(A, scalar), reference(ufunc, a.toarray(), scalar))
 
 
 @ONE_OF_EACH
@@ -410,8 +227,8 @@ def test_equal_arrays_differ_nowhere(build, device):
     """SciPy users ask ``(A != B).nnz == 0``."""
     A = build(matrix(), device=device)
     B = checks.bbcsr(2)(matrix(), device=device)
-    assert apply(np.not_equal, A, B).nnz == 0
-    assert apply(np.subtract, A, A).nnz == 0
+    assert np.not_equal(A, B).nnz == 0
+    assert np.subtract(A, A).nnz == 0
 
 
 @CONFIGURATIONS
@@ -419,36 +236,10 @@ def test_formats_mix_and_the_first_decides(build, device):
     left, right = matrix(), matrix(seed=1)
     expected = left.toarray() + right.toarray()
     A, B = build(left, device=device), checks.bbcsr(2)(right, device=device)
-    assert_same_kind(apply(np.add, A, B), A)
-    assert_same_kind(apply(np.add, B, A), B)
-    assert_dense(apply(np.add, A, B), expected, exact=True)
-    assert_dense(apply(np.add, B, A), expected, exact=True)
-
-
-FOREIGN = {
-    "csr_array": scipy.sparse.csr_array,
-    "csc_matrix": scipy.sparse.csc_matrix,
-    "coo_array": scipy.sparse.coo_array,
-}
-if importlib.util.find_spec("sparse"):
-    import sparse
-
-    FOREIGN["COO"] = sparse.COO.from_scipy_sparse
-    FOREIGN["GCXS"] = sparse.GCXS.from_scipy_sparse
-
-
-@ONE_OF_EACH
-@pytest.mark.parametrize("kind", FOREIGN)
-def test_sparse_arrays_of_others(build, kind):
-    left, right = matrix(), matrix(seed=1)
-    A, other = build(left, device="cpu"), FOREIGN[kind](right)
-    for ufunc in (np.add, np.subtract, np.multiply, np.maximum, np.not_equal):
-        found = apply(ufunc, A, other)
-        assert_same_kind(found, A)
-        assert_dense(found, ufunc(left.toarray(), right.toarray()), exact=True)
-        found = elementwise.binary(ufunc, other, A)  # the other library's own operators come first here
-        assert_same_kind(found, A)
-        assert_dense(found, ufunc(right.toarray(), left.toarray()), exact=True)
+    assert_same_kind(np.add(A, B), A)
+    assert_same_kind(np.add(B, A), B)
+    assert_dense(np.add(A, B), expected, exact=True)
+    assert_dense(np.add(B, A), expected, exact=True)
 
 
 def test_cupyx_operand(gpu):
@@ -456,14 +247,14 @@ def test_cupyx_operand(gpu):
 
     left, right = matrix(), matrix(seed=1)
     A = cvrarray.BBCSRArray(left, device=gpu)
-    found = apply(np.add, A, csr_matrix(scipy.sparse.csr_matrix(right)))
+    found = np.add(A, csr_matrix(scipy.sparse.csr_matrix(right)))
     assert_dense(found, left.toarray() + right.toarray(), exact=True)
     with pytest.raises(TypeError, match="one device"):
-        apply(np.add, A, right)
+        np.add(A, right)
     with pytest.raises(TypeError, match="one device"):
-        apply(np.add, A, cvrarray.BBCSRArray(right, device="cpu"))
+        np.add(A, cvrarray.BBCSRArray(right, device="cpu"))
     with pytest.raises(TypeError, match="one device"):
-        apply(np.multiply, A, np.ones(SHAPE))
+        np.multiply(A, np.ones(SHAPE))
 
 
 @CONFIGURATIONS
@@ -472,11 +263,11 @@ def test_sparse_broadcasts(build, device):
     whole, row, column, one = (rng.integers(0, 3, shape).astype(float) for shape in (SHAPE, (1, 19), (11, 1), (1, 1)))
     for a, b in ((whole, row), (row, whole), (whole, column), (column, row), (one, whole), (row, column), (one, row)):
         for ufunc in (np.multiply, np.add):
-            found = apply(ufunc, build(a, device=device), build(b, device=device))
+            found = ufunc(build(a, device=device), build(b, device=device))
             assert_dense(found, ufunc(a, b), exact=True)
     for shape in ((11, 18), (10, 1), (10, 19)):
         with pytest.raises(ValueError, match="could not be broadcast together with shapes"):
-            apply(np.add, build(whole, device=device), build(np.ones(shape), device=device))
+            np.add(build(whole, device=device), build(np.ones(shape), device=device))
 
 
 @CONFIGURATIONS
@@ -485,12 +276,12 @@ def test_product_takes_the_intersection(build, device):
     A = build(csr_array((np.array([np.inf, np.nan, np.inf]), ([0, 1, 2], [0, 1, 2])), shape=(3, 3)), device=device)
     B = build(csr_array((np.array([0.0, 2.0]), ([2, 1], [2, 1])), shape=(3, 3)), device=device)
     with np.errstate(invalid="ignore"):
-        found = apply(np.multiply, A, B).to_scipy()
+        found = np.multiply(A, B).to_scipy()
     np.testing.assert_array_equal(found.toarray(), [[0, 0, 0], [0, np.nan, 0], [0, 0, np.nan]])
     assert found.nnz == 2
 
 
-@pytest.mark.parametrize("build", [checks.cvr(4, 3, "nnz"), *checks.rarely(checks.bbcsr(3))], ids=str)  # test_indexing has both
+@pytest.mark.parametrize("build", [checks.cvr(4, 3, "nnz")], ids=str)  # test_indexing has both
 def test_widest_shape(build, device):
     """Places are compared without a single number a place, which 64 bits would not hold."""
     from cvrarray.input import coercion
@@ -498,7 +289,7 @@ def test_widest_shape(build, device):
     wide = 2**62 - 1
     a = coercion.from_triplets(np.array([0, 0, 4]), np.array([5, wide - 1, 2**61]), np.array([1.0, 2.0, 3.0]), (5, wide))
     b = coercion.from_triplets(np.array([0, 2, 4]), np.array([wide - 1, 7, 2**61]), np.array([10.0, 20.0, -3.0]), (5, wide))
-    found = apply(np.add, build(a, device=device), build(b, device=device)).to_scipy()
+    found = np.add(build(a, device=device), build(b, device=device)).to_scipy()
     np.testing.assert_array_equal(found.indptr, [0, 2, 2, 3, 3, 3])
     np.testing.assert_array_equal(found.indices, [5, wide - 1, 7])
     np.testing.assert_array_equal(found.data, [1, 12, 20])
@@ -514,9 +305,9 @@ def test_zoo(name, device):
     for ufunc, expected in ((np.add, csr + other), (np.multiply, csr * other)):
         expected.eliminate_zeros()
         expected.sort_indices()
-        checks.assert_same_csr(apply(ufunc, A, B).to_scipy(), expected)
-    checks.assert_same_csr(apply(np.multiply, A, 3).to_scipy(), csr * np.int8(3))
-    doubled = apply(np.multiply, A, 2)
+        checks.assert_same_csr(ufunc(A, B).to_scipy(), expected)
+    checks.assert_same_csr(np.multiply(A, 3).to_scipy(), csr * np.int8(3))
+    doubled = np.multiply(A, 2)
     doubled.check()
     sums = checks.get(doubled.matvec(checks.put(np.ones(csr.shape[1], np.int8), device)))
     np.testing.assert_array_equal(sums, (2 * csr.astype(int).sum(axis=1)).astype(np.int8))
@@ -548,10 +339,10 @@ def test_dense(build, shape, device):
     ):
         on_device = checks.put(np.asarray(right), device)
         expected = ufunc(csr.toarray(), right)
-        found = apply(ufunc, A, on_device)
+        found = ufunc(A, on_device)
         assert_same_structure(found, A)
         assert_dense(found, expected)
-    found = apply(np.multiply, checks.put(np.asarray(values), device), A)
+    found = np.multiply(checks.put(np.asarray(values), device), A)
     assert_same_structure(found, A)
     assert_dense(found, values * csr.toarray())
 
@@ -562,11 +353,11 @@ def test_dense_of_other_layouts(build, device):
     A = build(csr, device=device)
     values = np.arange(1.0, 1 + 11 * 19).reshape(SHAPE)
     for strided in (np.asfortranarray(values), np.repeat(values, 2, 1)[:, ::2], values[::-1, ::-1]):
-        assert_dense(apply(np.multiply, A, checks.put(strided, device)), csr.toarray() * strided)
-    assert_dense(apply(np.multiply, A, list(range(19))), csr.toarray() * np.arange(19))
+        assert_dense(np.multiply(A, checks.put(strided, device)), csr.toarray() * strided)
+    assert_dense(np.multiply(A, list(range(19))), csr.toarray() * np.arange(19))
     half = np.full(19, 1.5, np.float16)
     assert_dense(
-        apply(np.multiply, build(csr.astype(np.int8), device=device), checks.put(half, device)),
+        np.multiply(build(csr.astype(np.int8), device=device), checks.put(half, device)),
         csr.toarray().astype(np.int8) * half,
     )
 
@@ -577,7 +368,7 @@ def test_dense_makes_a_larger_array(build, device):
     rng = np.random.default_rng(4)
     for shape, other in (((1, 19), (11, 1)), ((1, 19), SHAPE), ((11, 1), (19,)), ((1, 1), SHAPE)):
         sparse_part, dense = rng.integers(0, 3, shape).astype(float), rng.integers(1, 4, other).astype(float)
-        found = apply(np.multiply, build(sparse_part, device=device), checks.put(dense, device))
+        found = np.multiply(build(sparse_part, device=device), checks.put(dense, device))
         assert_dense(found, sparse_part * dense, exact=True)
 
 
@@ -587,43 +378,22 @@ def test_what_is_not_stored_stays_zero(build, device):
     csr = csr_array((np.array([2.0, 0.0, -1.0]), ([0, 1, 2], [0, 1, 2])), shape=(3, 4))
     A = build(csr, device=device)
     special = checks.put(np.array([np.inf, np.nan, 0.0, np.nan]), device)
-    np.testing.assert_array_equal(apply(np.multiply, A, special).to_scipy().data, [np.inf, np.nan, 0])
+    np.testing.assert_array_equal(np.multiply(A, special).to_scipy().data, [np.inf, np.nan, 0])
     with np.errstate(all="ignore"):
-        found = apply(np.divide, A, special).to_scipy()
+        found = np.divide(A, special).to_scipy()
     np.testing.assert_array_equal(found.data, [0, np.nan, -np.inf])
     assert found.nnz == 3
-
-
-@CONFIGURATIONS
-def test_dense_that_would_make_it_dense(build, device):
-    A = build(matrix(), device=device)
-    ones, zeros = (checks.put(f(SHAPE), device) for f in (np.ones, np.zeros))
-    for ufunc, left, right in (
-        (np.add, A, ones),
-        (np.add, ones, A),
-        (np.add, A, zeros),
-        (np.subtract, A, ones[0]),
-        (np.subtract, ones[:, :1], A),
-        (np.divide, ones, A),
-        (np.power, A, zeros),
-        (np.maximum, A, ones),
-        (np.less, A, ones[0]),
-        (np.equal, A, zeros),
-        (np.floor_divide, A, zeros),
-    ):
-        with pytest.raises(TypeError, match=r"todense\(\)"):
-            apply(ufunc, left, right)
 
 
 def test_dense_of_wrong_shape(device):
     A = cvrarray.CVRArray(matrix(), device=device)
     for shape in ((18,), (11, 18), (11,), (12, 1), (0, 19)):
         with pytest.raises(ValueError, match="could not be broadcast together"):
-            apply(np.multiply, A, checks.put(np.ones(shape), device))
+            np.multiply(A, checks.put(np.ones(shape), device))
     with pytest.raises(ValueError, match="at most 2 dimensions"):
-        apply(np.multiply, A, checks.put(np.ones((1, 11, 19)), device))
+        np.multiply(A, checks.put(np.ones((1, 11, 19)), device))
     with pytest.raises(TypeError, match="masked"):
-        apply(np.multiply, A, np.ma.masked_equal(np.ones(SHAPE), 2))
+        np.multiply(A, np.ma.masked_equal(np.ones(SHAPE), 2))
 
 
 # --------------------------------------------------------------------------------------------------- power, clip, round
@@ -716,27 +486,3 @@ def test_sums_of_complex_infinities(build, ufunc, device):
     right = np.array([[complex(1, 1), complex(-inf, 2), 0, complex(inf, 1), complex(2, inf)]])
     found = ufunc(build(left, device), build(right, device))
     np.testing.assert_array_equal(checks.get(found.todense()), ufunc(left, right))
-
-
-def test_zeros_of_a_sum_of_bins_are_not_stored():
-    A, B = cvrarray.BBCSRArray(np.eye(70), block_size=2), cvrarray.BBCSRArray(np.triu(np.ones((70, 70))), block_size=2)
-    difference = B - A
-    assert difference.nnz == 70 * 69 // 2
-    checks.assert_same_tables(difference._tables, cvrarray.BBCSRArray(np.triu(np.ones((70, 70)), 1), block_size=2)._tables)
-    with_nan = cvrarray.BBCSRArray(np.diag(np.full(70, np.nan)), block_size=2)
-    assert (B - with_nan).nnz == B.nnz
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("factor", [2, -3, 0, -0.0, 2.5, 1e29, 1e-40, True, np.float32(0.1), np.float64(0.1)], ids=repr)
-def test_scaled_by_a_number(dtype, factor):
-    """Bit by bit what NumPy makes of the values, of its dtype, whichever way it goes."""
-    S = zoo.floats("rows_of_mixed_length").astype(dtype)
-    A = cvrarray.CVRArray(S, device="cpu")
-    with np.errstate(all="ignore"):
-        pairs = [(A * factor, S.data * factor), (factor * A, factor * S.data)]
-        if factor:
-            pairs.append((A / factor, S.data / factor))
-        for B, expected in pairs:
-            assert B.dtype == expected.dtype
-            assert B.tocsr().data.tobytes() == expected.tobytes()

@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse
 import sparse
 import zoo
-from checks import DEFAULTS, get, put
+from checks import DEFAULTS, from_csr, get, put
 
 import cvrarray
 from cvrarray.array import protocol
@@ -18,7 +18,6 @@ from cvrarray.core import devices
 
 BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
 CLASSES = [cvrarray.CVRArray, cvrarray.BBCSRArray]
-CLASS = pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 
 
 def cases(table):
@@ -61,6 +60,7 @@ OBJECTS = [  # (what is wrong, what makes it, exception, words)
     ("longdouble", lambda: EYE.astype(np.longdouble), TypeError, "values must be.*astype"),
     ("clongdouble", lambda: EYE.astype(np.clongdouble), TypeError, "values must be.*astype"),
     ("None", lambda: None, TypeError, "NoneType"),
+    ("a masked array", lambda: np.ma.masked_array([[1.0, 2.0]], mask=[[1, 0]]), TypeError, "masked.*filled"),
     ("a number", lambda: 3.0, TypeError, "float"),
     ("a string", lambda: "matrix.mtx", TypeError, r"str.*cvrarray\.read\('matrix\.mtx'\)"),
     ("a dict", lambda: {(0, 0): 1.0}, TypeError, "dict"),
@@ -72,16 +72,10 @@ OBJECTS = [  # (what is wrong, what makes it, exception, words)
 
 
 @cases(OBJECTS)
-@CLASS
-def test_objects(cls, given, error, words, device):
-    with pytest.raises(error, match=words):
-        cls(given(), device=device)
-
-
-@cases(OBJECTS)
-def test_objects_in_asarray(given, error, words, device):
-    with pytest.raises(error, match=words):
-        cvrarray.asarray(given(), device=device)
+def test_objects(given, error, words, device):
+    for make in (*CLASSES, cvrarray.asarray):
+        with pytest.raises(error, match=words):
+            make(given(), device=device)
 
 
 # CSR arrays
@@ -125,17 +119,16 @@ CSR = [
     ("3-D shape", csr(shape=(3, 4, 5)), ValueError, "shape.*two"),
     ("shape of one", csr(shape=(3,)), ValueError, "shape.*two"),
     ("shape no tuple", csr(shape=3), ValueError, "shape.*two"),
-    ("shape None", csr(shape=None), ValueError, "shape.*two"),
 ]
 
 
 @cases(CSR)
-@CLASS
-def test_csr(cls, given, error, words, device):
+def test_csr(given, error, words, device):
     """Refused where the arrays live: on a GPU by the GPU's own check."""
     shape, arrays = given["shape"], [given[name] for name in ("indptr", "indices", "data")]
-    with pytest.raises(error, match=words):
-        cls.from_csr(*put_where_possible(arrays, device), shape, device=device)
+    for cls in CLASSES:
+        with pytest.raises(error, match=words):
+            from_csr(cls, *put_where_possible(arrays, device), shape, device=device)
 
 
 def put_where_possible(arrays, device):
@@ -147,13 +140,13 @@ def is_cupys(dtype):
     return dtype.kind in "biuf" and dtype.itemsize <= 8
 
 
-@CLASS
 @pytest.mark.parametrize("part", ["indptr", "indices", "data"])
-def test_csr_on_two_devices(cls, part, gpu):
+def test_csr_on_two_devices(part, gpu):
     parts = csr()
     parts[part] = put(parts[part], gpu)
-    with pytest.raises(TypeError, match=r"one device.*(cpu.*cuda:0|cuda:0.*cpu)"):
-        cls.from_csr(**parts)
+    for cls in CLASSES:
+        with pytest.raises(TypeError, match=r"one device.*(cpu.*cuda:0|cuda:0.*cpu)"):
+            from_csr(cls, **parts)
 
 
 @BUILD
@@ -164,6 +157,12 @@ def test_scipy_with_broken_arrays(build, device):
         getattr(broken, part)[1] = value
         with pytest.raises(ValueError, match=words):
             build(broken, device)
+    for format in ("csc", "bsr"):  # SciPy's own conversions to CSR trust these indices, and crash
+        for bad in (10**6, -5):
+            matrix = scipy.sparse.random_array((50, 40), density=0.2, format=format)
+            matrix.indices[3] = bad
+            with pytest.raises(ValueError, match="ind"):
+                build(matrix, device)
     coo = EYE.tocoo()
     coo.coords[0][2] = 7
     with pytest.raises(ValueError, match=r"row.*7"):
@@ -198,7 +197,7 @@ def test_parameters(given, error, words, device):
     with pytest.raises(error, match=words):
         CLASSES[number](EYE, device=device, **keywords)
     with pytest.raises(error, match=words):
-        CLASSES[number].from_csr(EYE.indptr, EYE.indices, EYE.data, EYE.shape, device=device, **keywords)
+        from_csr(CLASSES[number], EYE.indptr, EYE.indices, EYE.data, EYE.shape, device=device, **keywords)
 
 
 def test_asarray_formats(device):
@@ -239,15 +238,14 @@ def test_chunk_numbers(k, device):
 
 ONES = np.ones((2, 3, 3))
 BLOCKS = [
-    ("one length less", ([0], [0, 1], ONES, None), ValueError, "one length.*1, 2 and 2"),
+    ("one length less", ([0], [0, 1], ONES, None), ValueError, "one length.*1 and 2"),
     ("blocks not square", ([0, 1], [0, 1], np.ones((2, 3, 2)), None), ValueError, r"blocks.*\(2, 3, 2\)"),
     ("blocks 2-D", ([0, 1], [0, 1], np.ones((2, 3)), None), ValueError, r"blocks.*\(2, 3\)"),
     ("blocks too large", ([0, 1], [0, 1], np.ones((2, 33, 33)), None), ValueError, "block_size.*32.*33"),
     ("blocks empty", ([0, 1], [0, 1], np.ones((2, 0, 0)), None), ValueError, "block_size.*0"),
-    ("negative pair", ([0, -1], [0, 1], ONES, None), ValueError, "block_rows.*-1"),
-    ("pair outside the shape", ([0, 1], [0, 3], ONES, (6, 9)), ValueError, r"block_cols.*\[0, 3\).*3"),
-    ("value outside the shape", ([0, 1], [0, 1], ONES, (5, 6)), ValueError, r"shape \(5, 6\)"),
-    ("float pairs", ([0.0, 1.0], [0, 1], ONES, None), TypeError, "block_rows.*integers.*float64"),
+    ("negative pair", ([0, -1], [0, 1], ONES, None), ValueError, "rows.*-1"),
+    ("pair outside the shape", ([0, 1], [0, 3], ONES, (6, 9)), ValueError, r"cols.*\[0, 3\).*3"),
+    ("float pairs", ([0.0, 1.0], [0, 1], ONES, None), TypeError, "rows.*integers.*float64"),
     ("object blocks", ([0, 1], [0, 1], ONES.astype(object), None), TypeError, "values must be.*object"),
     ("longdouble blocks", ([0, 1], [0, 1], ONES.astype(np.longdouble), None), TypeError, "values must be.*astype"),
 ]
@@ -296,11 +294,6 @@ def test_x(A, given, error, words, device):
     for product in (lambda: A @ x, lambda: A.matvec(x), lambda: np.matmul(A, x)):
         with pytest.raises(error, match=words):
             product()
-
-
-def test_x_float16_is_promoted(A, device):
-    """float64 with float16 is float64."""
-    assert (A @ put(np.ones(4, np.float16), device)).dtype == np.float64
 
 
 @pytest.mark.parametrize("value", [None, "abcd", 3.0, object(), {1: 2}, {1, 2}], ids=lambda value: type(value).__name__)
@@ -364,6 +357,7 @@ OUT = [
     ("out 2-D", {"out": np.ones((3, 1))}, (TypeError, ValueError), r"out.*1-D.*\(3, 1\)"),
     ("out int", {"out": np.ones(3, int)}, TypeError, "out.*float64.*int64"),
     ("out bool", {"out": np.ones(3, bool)}, TypeError, "out.*float64.*bool"),
+    ("out complex with beta", {"out": np.ones(3, complex), "beta": 2}, TypeError, "out must have the product's dtype, float64"),
     ("beta without out", {"beta": 2}, (TypeError, ValueError), "beta.*out"),
     ("beta nan without out", {"beta": np.nan}, (TypeError, ValueError), "beta.*out"),
     ("alpha complex", {"alpha": 1j}, TypeError, "alpha.*float64.*1j"),
@@ -450,14 +444,6 @@ def test_scalars_that_do_not_fit_integers(build, dtype, alpha, device):
 
 
 @BUILD
-@pytest.mark.parametrize("function", [np.exp, np.logical_not, np.ravel, np.linalg.inv, np.asarray, np.array])
-def test_nothing_is_made_dense_silently(build, function):
-    """The long lists are in test_protocol.py."""
-    with pytest.raises(TypeError, match=r"todense|tocsr"):
-        function(build(EYE))
-
-
-@BUILD
 def test_cupy_does_not_swallow_it(build, gpu):
     import cupy
 
@@ -469,24 +455,6 @@ def test_cupy_does_not_swallow_it(build, gpu):
     np.testing.assert_array_equal(product.get(), np.ones(4))
 
 
-@pytest.mark.parametrize("format", ["csc", "bsr"])
-@pytest.mark.parametrize("bad", [10**6, -5])
-def test_scipy_matrices_with_bad_indices(format, bad):
-    """SciPy's own conversions to CSR trust these indices, and crash."""
-    matrix = scipy.sparse.random_array((50, 40), density=0.2, format=format)
-    matrix.indices[3] = bad
-    with pytest.raises(ValueError, match="ind"):
-        cvrarray.asarray(matrix, device="cpu")
-
-
-def test_masked_arrays():
-    masked = np.ma.masked_array([[1.0, 2.0], [3.0, 4.0]], mask=[[1, 0], [0, 0]])
-    with pytest.raises(TypeError, match=r"masked.*filled"):
-        cvrarray.asarray(masked, device="cpu")
-    with pytest.raises(TypeError, match=r"masked.*filled"):
-        cvrarray.CVRArray(np.eye(2)) @ masked[0]
-
-
 def test_shape_beyond_offsets():
     with pytest.raises(ValueError, match=r"shape.*2\^62"):
-        cvrarray.BBCSRArray.from_csr([0, 1], [2**63 - 2], [2.0], (1, 2**63 - 1))
+        from_csr(cvrarray.BBCSRArray, [0, 1], [2**63 - 2], [2.0], (1, 2**63 - 1))

@@ -1,10 +1,12 @@
-"""BBCSR on a GPU where columns of a bin are far apart: how such products are scheduled, and that they are right."""
+"""BBCSR on a GPU where columns of a bin are far apart: all layouts of such products give the same bits."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import scipy.sparse
+import zoo
+from checks import get, put
 
 import cvrarray
 
@@ -22,16 +24,6 @@ def of_columns(columns, n_cols):
     return scipy.sparse.csr_array((values, columns.ravel(), offsets), shape=(columns.shape[0], n_cols))
 
 
-def in_band(n_rows, width, length):
-    """Rows of `length` columns anywhere within `width` of their own."""
-    local = anywhere(n_rows, width, length).indices.reshape(n_rows, length)
-    return of_columns(local + np.arange(n_rows)[:, None] * 40, n_rows * 40 + width)
-
-
-def in_diagonals(n_rows, apart, length):
-    return of_columns(np.arange(n_rows)[:, None] + np.arange(length) * apart, n_rows + apart * length)
-
-
 def uneven(n_rows, n_cols, least):
     """Rows anywhere of `least` to 70 columns."""
     csr = anywhere(n_rows, n_cols, 70)
@@ -41,89 +33,53 @@ def uneven(n_rows, n_cols, least):
     return csr
 
 
+FEW, OTHERS = ["bins, few", "bins, fewer"], ["bins, at once", "bins", "bins, near"]
+
+
 @pytest.mark.small
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int8"])
 @pytest.mark.parametrize(
-    ("matrix", "alike"),
+    ("matrix", "is_shared", "expected"),
     [
-        (anywhere(900, 200_000, 40), True),
-        (uneven(900, 200_000, 60), True),
-        (uneven(900, 200_000, 0), False),  # half is padding
-        (anywhere(900, 200_000, 8), False),  # short rows
-        (anywhere(900, 60_000, 40), False),  # narrow bins
-        (in_band(20_000, 80_000, 24), False),
-        (in_diagonals(5_000, 9_000, 20), False),
-        (scipy.sparse.csr_array((100, 200_000)), False),
-        (scipy.sparse.csr_array((0, 0)), False),
+        (anywhere(333, 100_000, 67), True, FEW[:1]),
+        (anywhere(333, 100_000, 67), False, FEW + OTHERS),
+        (uneven(333, 100_000, 0), True, OTHERS),  # half is padding
+        (anywhere(900, 200_000, 8), True, OTHERS),  # short rows
+        (anywhere(5_000, 60_000, 70), True, OTHERS),  # narrow bins
+        (zoo.floats("rows_of_mixed_length", np.float64), True, OTHERS),
+        (scipy.sparse.csr_array((100, 200_000)), True, ["bins"]),
     ],
-    ids=["anywhere", "uneven", "padded", "short", "narrow", "band", "diagonals", "without entries", "without rows"],
+    ids=["shared", "wide", "padded", "short", "narrow", "mixed", "without entries"],
 )
-def test_what_warps_read_of_x(matrix, alike, gpu):
-    import cupy
-
-    from cvrarray.gpu import bbcsr_reads
-
-    A = cvrarray.BBCSRArray(matrix, block_size=1, device="cuda")
-    assert bbcsr_reads.reads_alike(A._tables) == alike
-    x = np.random.default_rng(4).standard_normal(matrix.shape[1])
-    y = (A @ cupy.asarray(x)).get()
-    assert np.abs(y - matrix @ x).max(initial=0) < 1e-12
-    assert np.array_equal((A @ cupy.asarray(x)).get(), y)
-
-
-@pytest.mark.small
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
-@pytest.mark.parametrize(("warps", "small_x", "expected"), [(48, 0, (16, 4)), (1e-9, 1 << 30, (1, 3)), (1e-9, 0, (1, 2))])
-def test_products_of_far_rows(warps, small_x, expected, dtype, gpu, monkeypatch):
-    """Few bins, which many warps share; as many as fill the device; and more, whose x is larger than L1."""
-    import cupy
-
+def test_candidates_give_the_same_bits(matrix, is_shared, expected, dtype, gpu, monkeypatch):
+    """Every layout of ``A @ x``; each also starts with the last rows, every second time."""
+    from cvrarray.core import sharing
     from cvrarray.gpu import bbcsr
 
-    monkeypatch.setattr(bbcsr, "ALIKE_WARPS", warps)
-    monkeypatch.setattr(bbcsr, "SMALL_X", small_x)
-    rng = np.random.default_rng(5)
-    for matrix in (anywhere(333, 100_000, 67), uneven(333, 100_000, 66)):
-        A = cvrarray.BBCSRArray(matrix.astype(dtype), block_size=1, device="cuda")
-        schedule = bbcsr.schedule(A._tables, np.dtype(dtype).itemsize)
-        assert schedule == (*expected, True)
-        x = rng.integers(-8, 9, matrix.shape[1]).astype(dtype)
-        y = A @ cupy.asarray(x)
-        error = np.abs(y.get() - matrix @ x.astype("complex128"))
-        assert np.all(error <= 70 * np.finfo(dtype).eps * (abs(matrix) @ np.abs(x).astype(float)))
-        assert bool((y == A @ cupy.asarray(x)).all())
-
-
-@pytest.mark.small
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
-@pytest.mark.parametrize(
-    ("matrix", "near"),
-    [
-        (anywhere(700, 60_000, 5), True),
-        (anywhere(5_000, 60_000, 70), True),  # bins that warps share
-        (in_band(700, 5_000, 5), True),
-        (in_diagonals(700, 9_000, 20), False),
-        (scipy.sparse.csr_array(scipy.sparse.kron(scipy.sparse.eye_array(100), np.ones((5, 5)))), False),
-        (scipy.sparse.csr_array((100, 200_000)), False),
-    ],
-    ids=["anywhere", "long", "band", "diagonals", "near", "without entries"],
-)
-def test_neighbouring_bins_whose_rows_read_other_sectors(matrix, near, dtype, gpu):
-    """They are on one multiprocessor."""
-    import cupy
-
-    from cvrarray.gpu import bbcsr
-
-    A = cvrarray.BBCSRArray(matrix.astype(dtype), block_size=1, device="cuda")
-    assert bbcsr.schedule(A._tables, np.dtype(dtype).itemsize).near == near
-    x = np.random.default_rng(7).integers(-8, 9, matrix.shape[1]).astype(dtype)
-    y = A @ cupy.asarray(x)
-    error = np.abs(y.get() - matrix @ x.astype("complex128"))
-    assert np.all(error <= 70 * np.finfo(dtype).eps * (abs(matrix) @ np.abs(x).astype(float)))
-    assert bool((y == A @ cupy.asarray(x)).all())
+    if not is_shared:
+        monkeypatch.setattr(sharing, "MOST_BINS", 0)
+    dtype = np.dtype(dtype)
+    csr = (matrix * 9).astype(dtype) if dtype == "int8" else matrix.astype(dtype)
+    t = cvrarray.BBCSRArray(csr, block_size=1, device=gpu)._tables
+    layouts = bbcsr.layouts(t, dtype)
+    assert list(layouts) == [name for name in expected if name != "bins, at once" or dtype.itemsize <= 8]
+    x = np.random.default_rng(5).integers(-8, 9, csr.shape[1]).astype(dtype)
+    found = []
+    for layout in layouts.values():
+        run = bbcsr._product(t, dtype, layout)
+        for _ in range(2):
+            found.append(put(np.full(csr.shape[0], 77, dtype), gpu))
+            run(put(x, gpu), found[-1], dtype.type(1), dtype.type(0))
+    first = get(found[0])
+    assert {get(y).tobytes() for y in found} == {first.tobytes()}
+    eps = 0 if dtype == "int8" else np.finfo(dtype).eps
+    wide = np.result_type(dtype, np.int8 if dtype == "int8" else np.float64)
+    error = np.abs(first - (csr.astype(wide) @ x.astype(wide)))
+    assert np.all(error <= 70 * eps * (abs(matrix) @ np.abs(x).astype(float)))
 
 
 def test_the_first_product_may_be_captured(gpu):
-    """The sample is taken aside. Kernels are compiled before, by the product of another array."""
+    """Lengths are read aside. Kernels are compiled before, by the product of another array."""
     import cupy
 
     matrix = anywhere(333, 100_000, 67)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import zoo
-from checks import assert_same_bits, assert_same_csr, assert_same_tables, bbcsr, cvr, extended_but, rarely
+from checks import assert_same_bits, assert_same_csr, assert_same_tables, bbcsr, cvr, in_turn
 
 import cvrarray
 from cvrarray.array import encoding
@@ -80,7 +80,7 @@ def table_of(A):
     return encoding.table(A._tables)
 
 
-@pytest.mark.parametrize("build", extended_but([BUILDS[1], BUILDS[3]], BUILDS[1:]), ids=str)
+@pytest.mark.parametrize("build", [BUILDS[1], BUILDS[3]], ids=str)
 @pytest.mark.parametrize("name", VALUES)
 def test_values_come_back_and_multiply(name, build):
     """All values in one matrix, by every way to read them; x holds infinities, which pads and holes must not meet."""
@@ -92,7 +92,7 @@ def test_values_come_back_and_multiply(name, build):
     assert (None if table_of(A) is None else table_of(A).size) == size
     A.check()
     assert_same_csr(A.to_scipy(), csr)
-    assert_same_bits(A._plain_values(), B._values(B._tables))
+    assert_same_bits(encoding.plain(A), B._values(B._tables))
     assert_same_bits(A.diagonal(3), B.diagonal(3))
     assert_same_bits(A[7:33].to_scipy().data, B[7:33].to_scipy().data)
     x = rng.standard_normal(70)
@@ -102,11 +102,7 @@ def test_values_come_back_and_multiply(name, build):
         assert_same_bits(np.nan_to_num(A @ x), np.nan_to_num(B @ x))
 
 
-@pytest.mark.each_value
-@pytest.mark.parametrize("build", extended_but(BUILDS[1::2], BUILDS), ids=str)
-@pytest.mark.parametrize(
-    "name", ["one", "256", *(pytest.param(n, marks=pytest.mark.extended) for n in ("signed zeros", "257 of float32"))]
-)
+@in_turn("build, name", BUILDS[1::2], ["one", "256"])
 def test_products_have_the_bits_of_plain_values(build, name):
     for structure in STRUCTURES:
         csr = with_values(structure, VALUES[name][0])
@@ -126,7 +122,7 @@ def test_products_have_the_bits_of_plain_values(build, name):
 
 @pytest.mark.parametrize(
     "dtype",
-    ["float32", "int64", "bool", *rarely("complex128", "float16", "complex64", "int16")],
+    ["float32", "int64", "bool"],
 )
 def test_every_dtype(dtype):
     build = bbcsr(1) if dtype in ("complex128", "int16", "float16") else cvr(32, 7, "rows")
@@ -175,7 +171,7 @@ def test_a_value_that_the_sample_misses():
 
 
 @pytest.mark.parametrize("build", [cvr(32, 7, "rows"), bbcsr(6)], ids=str)
-@pytest.mark.parametrize("name", ["one", "signed zeros", *rarely("256", "257 of float32")])
+@pytest.mark.parametrize("name", ["one", "signed zeros"])
 def test_elementwise(build, name):
     """What is computed on a table alone has the bits of what is computed on all values."""
     A, B = both(build, with_values("blocks_with_holes", VALUES[name][0]))
@@ -333,7 +329,6 @@ def test_what_is_said(tmp_path):
     assert A.plan.endswith("values: 8-bit numbers of a table of 3")
     assert "values" not in cvrarray.asarray(csr, device="cpu", values="plain").plan
     assert cvrarray.asarray(csr, device="cpu", values="plain").nbytes > A.nbytes
-    assert "8-bit numbers" in A._repr_html_()
     assert cvrarray.statistics(csr).values == "8-bit numbers of a table of 3"
     assert cvrarray.statistics(zoo.floats("rows_of_mixed_length")).values in ("plain", "8-bit numbers of a table of 256")
     for make in (cvrarray.asarray, cvrarray.CVRArray, cvrarray.BBCSRArray):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pickle
 
-import checks
 import numpy as np
 import pytest
+import sparse
 import zoo
-from checks import DEFAULTS, ONE_OF_EACH, TYPICAL, assert_same_bits, extended_but, get, put, rarely
+from checks import DEFAULTS, ONE_OF_EACH, assert_same_bits, from_csr, get, put
 from scipy.sparse import bsr_array, coo_array, csr_array
 
 import cvrarray
+from cvrarray import files
 from cvrarray.input import coercion
 
 HALF = np.dtype(np.float16)
@@ -19,7 +20,6 @@ LARGEST = np.finfo(HALF).max
 SUBNORMAL = np.finfo(HALF).smallest_subnormal
 K = 8  # of the oracle's bound
 BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
-TYPICAL_BUILDS = pytest.mark.parametrize("build", TYPICAL, ids=str)
 MATRICES = ["rows_of_mixed_length", "power_law", "explicit_zeros_beside_holes", "one_dense_row", "one_dense_column",
             "many_empty_rows_between", "narrow_and_wide_tiles", "shape_without_entries_0_5", "one_by_one"]  # fmt: skip
 #: -0, subnormals, the largest, inf, nan, a nan with a payload and a signalling one
@@ -38,7 +38,7 @@ def make(build, csr, data, device):
     """The matrix of CSR's places and `data`."""
     cls = cvrarray.CVRArray if build.format == "cvr" else cvrarray.BBCSRArray
     parts = (put(array, device) for array in (csr.indptr, csr.indices, data))
-    return cls.from_csr(*parts, csr.shape, **build.keywords)
+    return from_csr(cls, *parts, csr.shape, **build.keywords)
 
 
 def assert_holds(A, csr, data) -> None:
@@ -61,7 +61,7 @@ def assert_near(found, expected, size, length) -> None:
     assert (abs(found.astype(np.float64) - expected) <= sums + rounding).all()
 
 
-@pytest.mark.parametrize("build", extended_but(ONE_OF_EACH, TYPICAL), ids=str)
+@pytest.mark.parametrize("build", ONE_OF_EACH, ids=str)
 @pytest.mark.parametrize("name", MATRICES)
 def test_bits_are_kept(name, build, device):
     """By a conversion and the way back, of every kind of value."""
@@ -80,8 +80,8 @@ def test_bits_are_kept(name, build, device):
         assert_same_bits(get(A.todense())[row, csr.indices], data)
 
 
-@pytest.mark.parametrize("build", extended_but(ONE_OF_EACH, [*TYPICAL, checks.bbcsr(3), checks.cvr(3, 1, "rows")]), ids=str)
-@pytest.mark.parametrize("name", [*MATRICES[:-3], *MATRICES[-2:], *rarely("narrow_and_wide_tiles")])
+@pytest.mark.parametrize("build", ONE_OF_EACH, ids=str)
+@pytest.mark.parametrize("name", ["rows_of_mixed_length", "explicit_zeros_beside_holes", "one_dense_row", "one_by_one"])
 def test_products_accumulate_in_float32(name, build, device):
     csr, data = halves(name)
     A = make(build, csr, data, device)
@@ -119,17 +119,12 @@ def test_a_product_is_that_in_float32_rounded_once(build, device):
 
 
 @BUILD
-@pytest.mark.parametrize(
-    "x_dtype",  # the first two have products of other dtypes; of complex128 test_cpu_kernels has some
-    ["int32", *rarely("float32", "complex64", "float64", "int16")],
-)
-@pytest.mark.each_value
-def test_wider_products_are_those_of_the_widened_matrix(build, x_dtype, device):
+def test_wider_products_are_those_of_the_widened_matrix(build, device):
     """Bit by bit: widening is exact."""
     csr, data = halves("explicit_zeros_beside_holes")
     data[:2] = SUBNORMAL, -SUBNORMAL
     A = make(build, csr, data, device)
-    dtype = np.result_type(HALF, x_dtype)
+    dtype, x_dtype = np.dtype(np.float64), "int32"
     wide = make(build, csr, data.astype(dtype.type(0).real.dtype), device)
     for view, other in ((A, wide), (A.T, wide.T)):
         x = put(zoo.vector(view.shape[1], x_dtype), device)
@@ -182,7 +177,6 @@ def test_inputs(build, device):
 
 
 def test_pydata_holds_it(device):
-    sparse = pytest.importorskip("sparse")
     dense = np.array([[0, 1.5, 0], [-2, 0, SUBNORMAL]], HALF)
     A = cvrarray.CVRArray(sparse.COO.from_numpy(dense), device=device)
     assert_same_bits(A.todense(), dense)
@@ -237,7 +231,7 @@ def assert_like(found, expected) -> None:
     np.testing.assert_allclose(found, expected, rtol=2e-3 if expected.dtype == HALF else 0, atol=0)
 
 
-@TYPICAL_BUILDS
+@BUILD
 def test_elementwise(build, device):
     rng = np.random.default_rng(1)
     dense = (rng.integers(-7, 8, (11, 19)) * (rng.random((11, 19)) < 0.4) / 4).astype(HALF)
@@ -257,13 +251,6 @@ def test_elementwise(build, device):
 
 
 @BUILD
-def test_neighbours_are_those_of_float16(build, device):
-    dense = np.array([[1, 0], [0, SUBNORMAL]], HALF)
-    A, B = build(put(dense, device)), build(put(2 * dense, device))
-    assert_same_bits(np.nextafter(A, B).todense(), np.nextafter(dense, 2 * dense))
-
-
-@BUILD
 def test_reductions(build, device):
     """NumPy's dtypes; sums in float32, of which a mean is taken before it is rounded."""
     rng = np.random.default_rng(2)
@@ -280,7 +267,7 @@ def test_reductions(build, device):
     assert get(large.sum(dtype=np.float32)) == 12 * np.float32(LARGEST)
 
 
-@TYPICAL_BUILDS
+@BUILD
 def test_indexing_and_joining(build, device):
     csr, data = halves("rows_of_mixed_length")
     data[: SPECIAL.size] = SPECIAL
@@ -304,17 +291,9 @@ def test_files(build, device, tmp_path):
     cvrarray.save(tmp_path / "a.cvra", A)
     assert_holds(cvrarray.load(tmp_path / "a.cvra", device=device), csr, data)
     assert_holds(cvrarray.read(tmp_path / "a.cvra"), csr, data)
-    sparse = pytest.importorskip("sparse")
+    np.testing.assert_array_equal(files.read_csr(tmp_path / "a.cvra").data, data.astype(np.float32))  # SciPy has no float16
     sparse.save_npz(tmp_path / "a.npz", A.tocoo())
     assert_holds(cvrarray.read(tmp_path / "a.npz", device=device), csr, data)
-
-
-def test_a_file_as_scipy_reads_it_is_float32(tmp_path):
-    from cvrarray import files
-
-    csr, data = halves("rows_of_mixed_length")
-    cvrarray.save(tmp_path / "a.cvra", make(DEFAULTS[0], csr, data, "cpu"))
-    checks.assert_same_csr(files.read_csr(tmp_path / "a.cvra"), csr)
 
 
 def test_store(device, tmp_path):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import scipy.sparse
 import zoo
-from checks import assert_same_bits, autotune_at, captured, get, put, take_segments
+from checks import assert_same_bits, autotune_at, captured, from_csr, get, in_pairs, put, take_segments
 
 from cvrarray import BBCSRArray, CVRArray
 from cvrarray.core import matmat_kernels
@@ -73,7 +75,6 @@ KINDS = {
     "few values": (of_values(1.5, -2, 4), CVRArray, CUT, with_few_values),
     "one value": (of_values(2), BBCSRArray, {"block_size": 1}, with_few_values),
     "values in half": (lambda dtype: power_law("float32").astype(dtype), CVRArray, {}, with_few_values),
-    "long rows": (long_rows, CVRArray, {}, None),
     "segments": (long_rows, CVRArray, {"n_chunks": 9}, take_segments),
     "longer chunks": (power_law, CVRArray, {"n_lanes": 8, "n_chunks": 100}, on_a_small_device),
     "blocks": (power_law, BBCSRArray, {"block_size": 3}, None),
@@ -102,11 +103,12 @@ def built(kind, dtype, device, monkeypatch):
     return csr, lambda: cls(csr, device=device, **keywords).astype(dtype)
 
 
-@KIND
-@pytest.mark.parametrize("product", PRODUCTS)
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "float16"])
-@pytest.mark.parametrize("is_first", [False, True], ids=["warmed up", "the first"])
-@pytest.mark.each_pair
+@in_pairs(
+    "kind, product, dtype, is_first",
+    KINDS,
+    PRODUCTS,
+    itertools.product(["float32", "float64", "complex64", "float16"], [False, True]),
+)
 def test_replay(kind, product, dtype, is_first, gpu, monkeypatch):
     """As PyTorch captures: after a product on another stream, or none; kernels are compiled before, for another array."""
     import cupy
@@ -271,8 +273,8 @@ def test_a_conversion_says_that_it_cannot_be_captured(gpu):
 
     def convert():
         with pytest.raises(RuntimeError, match="before the capture"):
-            CVRArray.from_csr(*parts, shape=(50, 50))
+            from_csr(CVRArray, *parts, (50, 50))
 
     parts = cupy.arange(51, dtype=np.int32), cupy.arange(50, dtype=np.int32), cupy.ones(50)
     captured(convert)
-    assert_same_bits(CVRArray.from_csr(*parts, shape=(50, 50)) @ parts[2], parts[2])
+    assert_same_bits(from_csr(CVRArray, *parts, (50, 50)) @ parts[2], parts[2])

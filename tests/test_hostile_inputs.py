@@ -19,14 +19,14 @@ import pytest
 import scipy.sparse
 import sparse
 import zoo
-from checks import DEFAULTS, assert_same_bits, assert_same_csr, get, npy, put
+from checks import DEFAULTS, assert_same_bits, assert_same_csr, from_csr, get, npy, put
 from scipy.sparse import csr_array
 
 import cvrarray
 from cvrarray import files
 from cvrarray.array.invariants import integer
 from cvrarray.cpu.runtime import memory
-from cvrarray.files import archive, guards, npz
+from cvrarray.files import guards, npz
 from cvrarray.input import coercion, limits, partition
 
 COORDINATES, ARRAY = (f"%%MatrixMarket matrix {layout} " for layout in ("coordinate", "array"))
@@ -74,9 +74,9 @@ def test_numbers_between_the_multiples_of_their_size(build, gpu):
         lambda: A.with_values(displaced(csr.data)),
         lambda: A * displaced(np.ones(n, np.float32)),
         lambda: cvrarray.linalg.cg(A, displaced(np.ones(n, np.float32))),
-        lambda: type(A).from_csr(*(put(part, gpu) for part in (csr.indptr, csr.indices)), displaced(csr.data), csr.shape),
-        lambda: type(A).from_csr(put(csr.indptr, gpu), displaced(csr.indices), put(csr.data, gpu), csr.shape),
-        lambda: type(A).from_csr(displaced(csr.indptr), put(csr.indices, gpu), put(csr.data, gpu), csr.shape),
+        lambda: from_csr(type(A), *(put(part, gpu) for part in (csr.indptr, csr.indices)), displaced(csr.data), csr.shape),
+        lambda: from_csr(type(A), put(csr.indptr, gpu), displaced(csr.indices), put(csr.data, gpu), csr.shape),
+        lambda: from_csr(type(A), displaced(csr.indptr), put(csr.indices, gpu), put(csr.data, gpu), csr.shape),
         lambda: type(A)(displaced(np.eye(4))),
         lambda: cvrarray.BBCSRArray.from_blocks(put(np.arange(2), gpu), put(np.arange(2), gpu), displaced(np.ones((2, 3, 3)))),
     ):
@@ -144,11 +144,11 @@ FORGED = {
     "dia flat data": (lambda: dia(data=np.ones(2)), r"row for each offset, .*\(2,\)"),
     "dia one offset twice": (lambda: dia(offsets=np.int32([1, 1])), "offsets of a DIA must differ; got 1 twice"),
     "dia offset beyond 63 bits": (lambda: dia(offsets=np.uint64([0, 2**63])), "offsets must fit 64-bit"),
-    "lil more values than columns": (lambda: lil("data", [1.0] * 1000), "row 0 of 4 columns has 1 and 1000"),
-    "lil no list": (lambda: lil("rows", (0,)), "rows of a LIL must hold lists; got tuple"),
+    "lil more values than columns": (lambda: lil("data", [1.0] * 1000), r"got lengths \[1 0 0 0\] and \[1000    0    0    0\]"),
+    "lil no list": (lambda: lil("rows", 0), "must hold lists of columns"),
     "lil column beyond": (lambda: lil("rows", [4]), r"\[0, 4\), the columns; got 4"),
     "lil column beyond 64 bits": (lambda: lil("rows", [2**70]), "columns of at most 64 bits"),
-    "lil one row less": (lambda: forged(lil("rows"), rows=lil("rows").rows[:3]), "array of 4 lists; got object of shape"),
+    "lil one row less": (lambda: forged(lil("rows"), rows=lil("rows").rows[:3]), r"got lengths \[.* and \["),
     "dok row beyond": (lambda: dok((4, 0)), r"row must lie in \[0, 4\); got 4"),
     "dok row of 2^32": (lambda: dok((2**32, 0)), r"row must lie in \[0, 4\); got 4294967296"),
     "dok row beyond 64 bits": (lambda: dok((2**70, 0)), "integers of at most 64 bits"),
@@ -192,8 +192,9 @@ def test_diagonals_outside_the_matrix_hold_nothing(offset, tmp_path):
     assert_same_csr(files.read_csr(tmp_path / "m.npz"), expected)
 
 
-@pytest.mark.parametrize("n_values", [0, 2, 4, 9])
-@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize(
+    ("n_values", "dtype"), [(0, "float64"), (2, "float16"), (4, "float64"), (9, "float16"), (9, "float64")]
+)
 def test_diagonals_of_any_length(n_values, dtype, device):
     """Shorter and longer than the matrix is wide, for the dtypes that SciPy converts and for the one that it does not."""
     data = np.arange(1, 2 * n_values + 1, dtype=dtype).reshape(2, n_values)
@@ -273,42 +274,9 @@ def npz_file(path, **members):
     return path
 
 
-BSR_MEMBERS = {"format": b"bsr", "shape": [4, 6], "data": np.ones((2, 2, 3)), "indices": [0, 1], "indptr": [0, 1, 2]}
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"indptr": [0, 3, 0], "indices": np.zeros(0, int), "data": NO_BLOCKS}, "indptr must never decrease"),
-        ({"indptr": [0, 3, 0]}, "indptr must end with"),
-        ({"shape": [4, 7]}, "4 x 7 in blocks of 2 x 3. Pad"),
-        ({"indices": [0, 2**32]}, "got 4294967296 at position 1"),
-        ({"data": np.ones((2, 0, 3))}, "blocks.*at least 1 x 1"),
-    ],
-    ids=["offsets", "last offset 0", "7 columns", "column of 2^32", "empty blocks"],
-)
-def test_forged_bsr_files(changes, words, tmp_path):
-    path = npz_file(tmp_path / "m.npz", **(BSR_MEMBERS | changes))
-    with pytest.raises(ValueError, match=f"^{path}: .*{words}"):
-        files.read_csr(path)
-
-
 def text_file(path, text):
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        COORDINATES + "integer skew-symmetric\n2 2 1\n2 1 -9223372036854775808\n",
-        ARRAY + "integer skew-symmetric\n2 2\n-9223372036854775808\n",
-    ],
-    ids=["coordinate", "array"],
-)
-def test_an_integer_without_a_negative(text, tmp_path):
-    with pytest.raises(ValueError, match=r"entry \(2, 1\): -9223372036854775808 has no negative in int64"):
-        files.read_csr(text_file(tmp_path / "m.mtx", text))
 
 
 @pytest.mark.parametrize("text", [ARRAY + "complex general\n2 2\n%s", COORDINATES + "complex general\n2 2 4\n%s"])
@@ -322,57 +290,8 @@ def test_signs_of_zero_parts(text, tmp_path):
     np.testing.assert_array_equal(found.view(np.uint64), expected.view(np.uint64))
 
 
-@pytest.mark.parametrize("symmetry", ["general", "symmetric", "skew-symmetric", "hermitian"])
-@pytest.mark.parametrize("field", ["integer", "real", "complex"])
-def test_array_files(field, symmetry, tmp_path):
-    """Column by column, of a triangle the lower one; zeros are not stored; text of several blocks."""
-    n, rng = 300, np.random.default_rng(3)
-    dense = rng.integers(-3, 4, (n, n)).astype({"integer": np.int64, "real": float, "complex": complex}[field])
-    dense += 1j * rng.integers(-3, 4, (n, n)) if field == "complex" else 0
-    lower = np.tril(dense, -1)
-    other = {"general": np.triu(dense, 1), "symmetric": lower.T, "skew-symmetric": -lower.T, "hermitian": lower.conj().T}
-    diagonal = {"skew-symmetric": 0, "hermitian": np.diag(np.diag(dense).real)}.get(symmetry, np.diag(np.diag(dense)))
-    dense = lower + other[symmetry] + diagonal
-    columns = [dense[{"general": 0, "skew-symmetric": j + 1}.get(symmetry, j) :, j] for j in range(n)]
-    values = np.concatenate(columns)
-    lines = [f" {v.real}  {v.imag}\r" if field == "complex" else f"\t{v}" for v in values.tolist()]
-    path = text_file(tmp_path / "m.mtx", f"{ARRAY}{field} {symmetry}\n%\n{n} {n}\n\n" + "\n".join(lines))
-    found = files.read_csr(path)
-    assert found.nnz == np.count_nonzero(dense)
-    np.testing.assert_array_equal(found.toarray(), dense)
-
-
-@pytest.mark.parametrize("field", ["integer", "real", "complex"])
-@pytest.mark.parametrize("text", [ARRAY + "%s general\n0 3\n\n", COORDINATES + "%s general\n0 3 0\n \n\n"])
-def test_blank_lines_of_a_matrix_without_rows(text, field, tmp_path):
-    """SciPy's reader divides by the number of rows, which ends the process."""
-    found = files.read_csr(text_file(tmp_path / "m.mtx", text % field))
-    assert found.shape == (0, 3)
-    assert found.dtype == {"integer": np.int64, "real": np.float64, "complex": np.complex128}[field]
-
-
-@pytest.mark.parametrize(
-    ("banner", "words"),
-    [
-        (COORDINATES + "real general extra", "5 words.*general extra"),
-        (COORDINATES + "real general symmetric", "5 words"),
-        (COORDINATES + "real", "5 words.*coordinate real'"),
-        ("%%MatrixMarket", "5 words.*'%%MatrixMarket'"),
-        ("%%MatrixMarket matrix coordinate real ", "5 words"),
-        ("%%MatrixMarket tensor coordinate real general", "announce a matrix.*tensor"),
-    ],
-)
-def test_banners(banner, words, tmp_path):
-    """Nothing is overlooked, and no message ends in nothing."""
-    path = text_file(tmp_path / "m.mtx", banner + "\n1 1 1\n1 1 1\n")
-    with pytest.raises(ValueError, match=f"^{path}: line 1: .*{words}"):
-        files.read_csr(path)
-
-
 def test_lines_are_counted_with_the_comments(tmp_path):
     path = text_file(tmp_path / "m.mtx", COORDINATES + "real general\n" + "% c\n\n" * 10 + "3 3 2\n1 1 1\n4 1 1\n")
-    with pytest.raises(ValueError, match="Line 24: Row index out of bounds"):
-        files.read_csr(path)
     with pytest.raises(ValueError, match="Line 24: Row index out of bounds"):
         cvrarray.to_store(path, tmp_path / "m.zarr")
 
@@ -464,7 +383,6 @@ def test_members_are_opened_before_any_is_read(tmp_path, monkeypatch):
     """In Python 3.12 and 3.13 a member that is opened while a thread reads another one may begin anywhere."""
     A = scipy.sparse.random_array((300, 300), density=0.02, format="csr", random_state=2)
     scipy.sparse.save_npz(tmp_path / "m.npz", A)
-    monkeypatch.setattr(archive, "MANY", 0)  # bytes from which threads read
     calls, opening, reading = [], zipfile.ZipFile.open, zipfile.ZipExtFile.read
     monkeypatch.setattr(zipfile.ZipFile, "open", lambda *of, **how: calls.append("open") or opening(*of, **how))
     monkeypatch.setattr(zipfile.ZipExtFile, "read", lambda *of: calls.append("read") or reading(*of))
@@ -503,8 +421,9 @@ def test_arrays_without_bytes(name, tmp_path):
 
 def test_messages_are_short(tmp_path):
     """They show no more of a file than a line."""
+    good = {"format": b"bsr", "shape": [4, 6], "data": np.ones((2, 2, 3)), "indices": [0, 1], "indptr": [0, 1, 2]}
     for changes in ({"format": np.array("x" * 10**6)}, {"shape": np.arange(10**6)}, {"fill_value": np.ones(10**6)}):
-        path = npz_file(tmp_path / "m.npz", **(BSR_MEMBERS | changes))
+        path = npz_file(tmp_path / "m.npz", **(good | changes))
         with pytest.raises(ValueError, match=f"^{path}: ") as caught:
             files.read_csr(path)
         assert len(str(caught.value)) < 1000
@@ -544,17 +463,23 @@ def test_headers_are_not_run_through_python(header, monkeypatch):
 # Errors
 
 
-@pytest.mark.parametrize("suffix", [".mtx", ".mtx.gz", ".npz", ".cvra"])
-def test_a_memory_error_stays_one(suffix, tmp_path, monkeypatch):
-    """It is no fault of the file."""
-    path = tmp_path / f"m{suffix}"
+def small_file(suffix, folder):
+    """A good file of that kind."""
+    path, csr = folder / f"m{suffix}", zoo.floats("one_row")
     if suffix == ".cvra":
-        cvrarray.save(path, cvrarray.CVRArray(zoo.floats("one_row")))
+        cvrarray.save(path, cvrarray.CVRArray(csr))
     elif suffix == ".npz":
-        scipy.sparse.save_npz(path, zoo.floats("one_row"))
+        scipy.sparse.save_npz(path, csr)
     else:
         text = COORDINATES.encode() + b"real general\n1 1 1\n1 1 1\n"
         text_file(path, gzip.compress(text) if suffix == ".mtx.gz" else text)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".mtx", ".mtx.gz", ".npz", ".cvra"])
+def test_a_memory_error_stays_one(suffix, tmp_path, monkeypatch):
+    """It is no fault of the file."""
+    path = small_file(suffix, tmp_path)
 
     def fail(*arguments, **keywords):
         raise MemoryError
@@ -569,11 +494,7 @@ def test_a_memory_error_stays_one(suffix, tmp_path, monkeypatch):
 @pytest.mark.parametrize("suffix", [".mtx", ".cvra"])
 def test_no_addresses_left_is_a_memory_error(suffix, tmp_path, monkeypatch):
     """The system says so with an OSError where memory is mapped."""
-    path = tmp_path / f"m{suffix}"
-    if suffix == ".cvra":
-        cvrarray.save(path, cvrarray.CVRArray(zoo.floats("one_row")))
-    else:
-        text_file(path, COORDINATES + "real general\n1 1 1\n1 1 1\n")
+    path = small_file(suffix, tmp_path)
 
     def fail(*arguments, **keywords):
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
@@ -620,20 +541,20 @@ def of_many_rows(n_rows, build=scipy.sparse.coo_array):
 
 
 @pytest.mark.parametrize(
-    "build", [scipy.sparse.coo_array, lambda *args, **shape: scipy.sparse.coo_array(*args, **shape).tocsc()]
+    ("n_rows", "obj"),
+    [
+        (1 << 44, of_many_rows(1 << 44)),
+        (1 << 58, of_many_rows(1 << 58, lambda *args, **shape: scipy.sparse.coo_array(*args, **shape).tocsc())),
+        (1 << 44, (1 << 44, 5)),
+        (1 << 44, ([1.0], ([(1 << 44) - 1], [4]))),
+    ],
+    ids=["coo", "csc", "shape", "triplets"],
 )
-@pytest.mark.parametrize("n_rows", [1 << 44, 1 << 58])
-def test_object_with_more_rows_than_memory(build, n_rows):
+def test_more_rows_than_memory(n_rows, obj):
     """Refused before memory is asked for."""
     for make in (cvrarray.asarray, cvrarray.CVRArray, cvrarray.BBCSRArray):
         with pytest.raises(MemoryError, match=f"a matrix of {n_rows} x 5 needs .* for its rows.*this machine has"):
-            make(of_many_rows(n_rows, build), device="cpu")
-
-
-@pytest.mark.parametrize("obj", [(1 << 44, 5), ([1.0], ([(1 << 44) - 1], [4]))], ids=["shape", "triplets"])
-def test_tuple_with_more_rows_than_memory(obj):
-    with pytest.raises(MemoryError, match=f"a matrix of {1 << 44} x 5 needs .* for its rows.*this machine has"):
-        cvrarray.CVRArray(obj, device="cpu")
+            make(obj, device="cpu")
 
 
 def test_object_with_more_rows_than_a_container_has(monkeypatch):

@@ -44,61 +44,18 @@ def assert_item(A, dense: np.ndarray, key, device_key=None) -> None:
     checks.assert_same_bits(found, expected)
 
 
+ROW_KEYS = [*np.s_[:, 1:9, 3:5, 5:2, 100:, -6:, ::2, 1::3, ::-1, ::-4, 14:2:-3, 0:0, 0, -1, 3, 5]]
+COL_KEYS = [*np.s_[3:, :1, 20:3, ::2, 1:25:7, ::-1, 27:0:-2, -1:-30:-5, :: 10**6, 5:6, 0:0, 0, -1, 2, 27]]
 BASIC = [
-    np.s_[:],
-    np.s_[...],
-    np.s_[:, :],
-    np.s_[..., :],
-    np.s_[:, ...],
-    np.s_[1:9],
-    np.s_[1:9, ...],
-    np.s_[..., 4:20],
-    np.s_[3:5],
-    np.s_[5:2],
-    np.s_[100:],
-    np.s_[-6:],
-    np.s_[::2],
-    np.s_[1::3],
-    np.s_[::-1],
-    np.s_[::-4],
-    np.s_[14:2:-3],
-    np.s_[:, 3:],
-    np.s_[:, :1],
-    np.s_[:, 20:3],
-    np.s_[:, ::2],
-    np.s_[:, 1:25:7],
-    np.s_[:, ::-1],
-    np.s_[:, 27:0:-2],
-    np.s_[:, -1:-30:-5],
-    np.s_[2:14:3, 1::2],
-    np.s_[::-1, ::-1],
-    np.s_[::-2, 5:6],
-    np.s_[0:0, 0:0],
-    np.s_[:, :: 10**6],
-    np.s_[0],
-    np.s_[-1],
-    np.s_[3],
-    np.s_[0, ...],
-    np.s_[0, :],
-    np.s_[5, 2:20:3],
-    np.s_[5, ::-1],
-    np.s_[..., 0],
-    np.s_[:, -1],
-    np.s_[:, 2],
-    np.s_[::-2, 27],
-    np.s_[0, 0],
-    np.s_[-1, -2],
-    np.s_[3, 3],
-    np.s_[16, 27],
-    np.s_[np.int8(5), np.uint64(4)],
-    np.s_[np.array(5), 4],
-    np.s_[:,],
+    *ROW_KEYS,
+    *((row, COL_KEYS[number % len(COL_KEYS)]) for number, row in enumerate(ROW_KEYS)),
+    *((slice(None), col) for col in COL_KEYS),
+    *(np.s_[...], np.s_[..., :], np.s_[:, ...], np.s_[1:9, ...], np.s_[..., 4:20], np.s_[0, ...], np.s_[..., 0], np.s_[:,]),
+    *(np.s_[0, 0], np.s_[-1, -2], np.s_[16, 27], np.s_[np.int8(5), np.uint64(4)], np.s_[np.array(5), 4], np.s_[5, ::-1]),
 ]
 
 
-@CONFIGURATIONS
-@pytest.mark.parametrize("key", BASIC, ids=str)
-@pytest.mark.each_value(2)
+@checks.in_turn("key, build", [(key,) for key in BASIC], BUILDS, times=2)
 def test_ints_slices_and_ellipsis(build, key, device):
     dense = sample()
     assert_item(build(dense, device=device), dense, key)
@@ -145,9 +102,7 @@ ADVANCED = {
 }
 
 
-@CONFIGURATIONS
-@pytest.mark.parametrize("name", ADVANCED)
-@pytest.mark.each_value(2)
+@checks.in_turn("name, build", ADVANCED, BUILDS, times=2)
 def test_index_arrays_and_masks(build, name, device):
     dense = sample()
     key = ADVANCED[name] if name != "mask as lists" else np.array(ADVANCED[name])
@@ -166,9 +121,7 @@ def test_keys_on_the_device(build, name, device):
     assert_item(build(dense, device=device), dense, key, tuple(map(put, key)) if isinstance(key, tuple) else put(key))
 
 
-@CONFIGURATIONS
-@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint64, np.float32, np.complex128])
-@pytest.mark.each_value
+@checks.in_turn("dtype, build", [np.bool_, np.int8, np.uint64, np.float32, np.complex128], BUILDS)
 def test_dtypes_are_kept(build, dtype, device):
     dense = sample(dtype)
     A = build(dense, device=device)
@@ -355,9 +308,7 @@ def test_rows_are_decoded_from_their_own_tiles(build, device, monkeypatch):
         checks.assert_same_bits(part.todense(), values)
 
 
-@pytest.mark.parametrize("name", zoo.ZOO)
-@pytest.mark.parametrize("build", [checks.cvr(32, 7), checks.cvr(4, 1000, "nnz"), checks.bbcsr(6)], ids=str)
-@pytest.mark.each_value(2)
+@checks.in_turn("name, build", zoo.ZOO, [checks.cvr(32, 7), checks.cvr(4, 1000, "nnz"), checks.bbcsr(6)], times=2)
 def test_runs_of_rows_hold_their_entries(build, name, device):
     """Also stored zeros, and rows that chunks cut."""
     csr = zoo.integers(name)
@@ -380,25 +331,8 @@ def test_large_and_small_results_are_alike(dtype, monkeypatch):
     dense = sample(np.float64).astype(dtype)
     A = checks.Build("cvr", {})(dense, "cpu")
     rng = np.random.default_rng(3)
-    rows = [
-        np.s_[::-1],
-        np.s_[1:15:3],
-        np.s_[-1:-1:-1],
-        np.s_[5::-2],
-        rng.integers(0, 17, 40),
-        np.array([], int),
-        rng.random(17) < 0.4,
-    ]
-    cols = [
-        np.s_[4:20],
-        7,
-        np.s_[3::4],
-        np.s_[::-1],
-        np.s_[9:2],
-        rng.integers(0, 29, 70),
-        np.arange(29),
-        np.array([], int),
-    ]
+    rows = [*np.s_[::-1, 1:15:3, -1:-1:-1, 5::-2], rng.integers(0, 17, 40), np.array([], int), rng.random(17) < 0.4]
+    cols = [*np.s_[4:20, 7, 3::4, ::-1, 9:2], rng.integers(0, 29, 70), np.arange(29), np.array([], int)]
     keys = [*rows, *((slice(None), c) for c in cols)]
     used = []
     take = taking._taken

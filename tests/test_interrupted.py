@@ -110,16 +110,15 @@ def replacements(A, S, device):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.extended)])
-def test_interrupted_at_a_line(build, error, every, device):
+def test_interrupted_at_a_line(build, error, device):
     A, S, x = prepared(build, device)
     for replace in replacements(A, S, device):
         line = 1
         while interrupted_at(line, error, replace):
             assert_agrees(A, x)
             derive(A, x)
-            line += every
-        assert line > every, "no line was watched"
+            line += 7
+        assert line > 7, "no line was watched"
         assert_agrees(A, x)
 
 
@@ -137,8 +136,7 @@ def test_interrupted_assembly(device):
 
 
 @pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize("rounds", [25, pytest.param(1000, marks=pytest.mark.extended)])
-def test_readers_beside_two_writers(build, rounds, device):
+def test_readers_beside_two_writers(build, device):
     """Readers may see old and new values side by side; at rest all is of the values that the tables hold."""
     A, S, x = prepared(build, device)
     rng, failures = np.random.default_rng(0), []
@@ -151,7 +149,7 @@ def test_readers_beside_two_writers(build, rounds, device):
     switch = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
-        for _ in range(rounds):
+        for _ in range(10):
             stop = threading.Event()
 
             def read(call, stop=stop):
@@ -255,8 +253,7 @@ def same(found, csr) -> bool:
     ids=lambda part: part.__name__ if callable(part) else str(part),
 )
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # interrupted before its with statement
-@pytest.mark.parametrize("every", [29, pytest.param(1, marks=pytest.mark.extended)])
-def test_a_file_or_store_that_is_interrupted_at_a_line(write, how, again, error, every, tmp_path, monkeypatch):
+def test_a_file_or_store_that_is_interrupted_at_a_line(write, how, again, error, tmp_path, monkeypatch):
     monkeypatch.setattr(spool, "BUFFER", 1 << 11)
     monkeypatch.setattr(spool, "MOST_BUCKETS", 2)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
@@ -279,6 +276,6 @@ def test_a_file_or_store_that_is_interrupted_at_a_line(write, how, again, error,
         assert same(held(path), NEW), f"line {line}"
         assert os.listdir(folder) == ["m"], f"line {line}"
         assert not [file for file in folder.rglob("*") if atomic.TEMPORARY.fullmatch(file.name)], f"line {line}"
-        line += every
-    assert line > every, "no line was watched"
+        line += 29
+    assert line > 29, "no line was watched"
     assert same(held(path), NEW)

@@ -11,12 +11,9 @@ import json
 import os
 import re
 import stat
-import subprocess
-import sys
 import threading
 import zipfile
 import zlib
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +22,7 @@ import scipy.io
 import scipy.sparse
 import sparse
 import zoo
-from checks import TYPICAL, assert_same_bits, assert_same_csr, assert_same_tables, bbcsr, cvr, get, npy, put
+from checks import assert_same_bits, assert_same_csr, assert_same_tables, at_home, bbcsr, cvr, get, in_turn, npy, put
 from scipy.sparse import csr_array
 
 import cvrarray
@@ -81,6 +78,9 @@ GOOD = {
     "array without rows": (banner("array") + "0 3\n", np.zeros((0, 3))),
     "array without columns": (banner("array") + "3 0\n\n", np.zeros((3, 0))),
     "no rows": (banner() + "0 3 0\n", np.zeros((0, 3))),
+    "no rows, blank lines": (banner(field="complex") + "0 3 0\n \n\n", np.zeros((0, 3), complex)),
+    "array without rows, blank lines": (banner("array") + "0 3\n\n", np.zeros((0, 3))),
+    "explicit zeros": (banner() + "2 2 2\n2 1 0\n2 2 0\n", np.zeros((2, 2))),
     "no entries": (banner() + "2 3 0", np.zeros((2, 3))),
     "comments, blank lines, spaces": (
         banner() + "% " + "long " * 20_000 + "\n\n%\n 2\t2  2 \n\n 1 1   1 \n\t2 2 2\n\n",
@@ -97,41 +97,48 @@ GOOD = {
 }
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["mtx", "mtx.gz"])
 @pytest.mark.parametrize("name", GOOD)
-def test_matrix_market(name, packed, tmp_path):
+def test_matrix_market(name, tmp_path):
     text, dense = GOOD[name]
     dense = np.array(dense, {"unsigned": np.uint64}.get(name))
-    path = write(tmp_path / "m.mtx", gzip.compress(text.encode()) if packed else text)
-    csr = files.read_csr(path)
-    assert type(csr) is csr_array
-    assert csr.has_canonical_format
-    if "integer" not in name:
-        dense = dense.astype(np.result_type(dense, np.float64)) if name != "unsigned" else dense
-    assert csr.dtype == dense.dtype
-    np.testing.assert_array_equal(csr.toarray(), dense)
+    if "integer" not in name and name != "unsigned":
+        dense = dense.astype(np.result_type(dense, np.float64))
+    for content in (text, gzip.compress(text.encode())):
+        csr = files.read_csr(write(tmp_path / "m.mtx", content))
+        assert type(csr) is csr_array
+        assert csr.has_canonical_format
+        assert csr.dtype == dense.dtype
+        assert csr.nnz == (2 if name == "explicit zeros" else np.count_nonzero(dense))
+        np.testing.assert_array_equal(csr.toarray(), dense)
 
 
-@pytest.mark.parametrize("symmetry", ["general", "symmetric", "skew-symmetric", "hermitian"])
-@pytest.mark.parametrize("dtype", ["int64", "float64", "complex128"])
-def test_matrix_market_as_scipy_reads_it(dtype, symmetry, tmp_path):
+@pytest.mark.parametrize("layout", ["coordinate", "array"])
+@pytest.mark.parametrize(
+    ("dtype", "symmetry"),
+    [("int64", "general"), ("float64", "symmetric"), ("int64", "skew-symmetric"), ("complex128", "hermitian"),
+     ("complex128", "general")],
+)  # fmt: skip
+def test_matrix_market_as_scipy_reads_it(dtype, symmetry, layout, tmp_path):
     """Files of SciPy's writer, of several blocks and of all threads' shares, come back bit by bit."""
     rng = np.random.default_rng(5)
-    row, col = rng.integers(0, 5000, (2, 60_000))
-    val = zoo.float_vector(row.size, dtype) if dtype != "int64" else rng.integers(-1000, 1000, row.size)
-    coo = scipy.sparse.coo_array((val, (row, col)), shape=(5000, 5000))
+    size, n = (5000, 60_000) if layout == "coordinate" else (700, 300_000)
+    row, col = rng.integers(0, size, (2, n))
+    val = zoo.float_vector(n, dtype) if dtype != "int64" else rng.integers(-1000, 1000, n)
+    if layout == "array":
+        val = np.round(8 * val) / 8  # whose sums are exact, as many meet
+    coo = scipy.sparse.coo_array((val.astype(dtype), (row, col)), shape=(size, size))
     other = {"general": 0 * coo, "symmetric": coo.T, "skew-symmetric": -coo.T, "hermitian": coo.conj().T}[symmetry]
-    path = tmp_path / "m.mtx"
-    scipy.io.mmwrite(path, coo + other, symmetry=symmetry)
+    path, matrix = tmp_path / "m.mtx", coo + other
+    scipy.io.mmwrite(path, matrix if layout == "coordinate" else matrix.toarray(), symmetry=symmetry)
     assert path.stat().st_size > guards.BLOCK / 2
     expected = csr_array(scipy.io.mmread(path, spmatrix=False))
     expected.sort_indices()
-    assert_same_csr(files.read_csr(path), expected)
-
-
-def test_explicit_zeros_of_a_file_are_entries(tmp_path):
-    csr = files.read_csr(write(tmp_path / "m.mtx", banner(symmetry="symmetric") + "2 2 2\n2 1 0\n2 2 0\n"))
-    assert csr.nnz == 3
+    found = files.read_csr(path)
+    if layout == "coordinate":
+        assert_same_csr(found, expected)
+    else:  # SciPy loses signs of zero parts
+        assert found.dtype == expected.dtype and found.nnz == np.count_nonzero(expected.data)
+        np.testing.assert_array_equal(found.toarray(), expected.toarray())
 
 
 BROKEN_MTX = {
@@ -199,6 +206,18 @@ BROKEN_MTX = {
     "byte order mark": ("\ufeff" + banner() + "1 1 1\n1 1 1\n", "begins with b'.xef"),
     "vector": (banner().replace("matrix", "vector", 1) + "3 3 1\n1 1 1\n", "[Ll]ine"),
     "banner misspelt": (banner().replace("Market", "Marketing") + "1 1 1\n1 1 1\n", "line 1: must have 5 words, "),
+    "banner of 6 words": (banner(symmetry="general extra") + "1 1 1\n1 1 1\n", "line 1: .*5 words.*general extra"),
+    "banner of 4 words": (banner(symmetry="") + "1 1 1\n1 1 1\n", "line 1: .*5 words"),
+    "tensor": (banner().replace("matrix", "tensor", 1) + "1 1 1\n1 1 1\n", "line 1: .*announce a matrix.*tensor"),
+    "no negative": (
+        banner(field="integer", symmetry="skew-symmetric") + f"2 2 1\n2 1 {-(2**63)}\n",
+        "2, 1.*no negative",
+    ),
+    "no negative in an array": (
+        banner("array", "integer", "skew-symmetric") + f"2 2\n{-(2**63)}\n",
+        "2, 1.*no negative",
+    ),
+    "after comments": (banner() + "% c\n\n" * 10 + "3 3 2\n1 1 1\n4 1 1\n", "Line 24: Row index out of bounds"),
     "unknown layout": (banner("coord") + "3 3 1\n1 1 1\n", "line 1: .*coord"),
     "unknown field": (banner(field="quaternion") + "3 3 1\n1 1 1\n", "line 1: .*quaternion"),
     "unknown symmetry": (banner(symmetry="none") + "3 3 1\n1 1 1\n", "line 1: .*none"),
@@ -206,47 +225,27 @@ BROKEN_MTX = {
 }
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["mtx", "mtx.gz"])
-@pytest.mark.parametrize("name", BROKEN_MTX)
-def test_broken_matrix_market(name, packed, tmp_path):
-    text, words = BROKEN_MTX[name]
-    path = write(tmp_path / "broken.mtx", gzip.compress(text.encode()) if packed else text)
-    with pytest.raises(ValueError, match=f"(?s)^{path}: .*{words}"):
-        files.read_csr(path)
-
-
 def packed_example() -> bytes:
     return gzip.compress((banner() + "9 9 999\n" + "".join(f"3 4 {i}.5\n" for i in range(999))).encode(), mtime=0)
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (packed_example()[:-400], "end-of-stream"),
-        (packed_example()[:-4], "end-of-stream"),
-        (packed_example()[:-8] + b"\0" * 8, "CRC"),
-        (packed_example()[:300] + b"\xff\0" * 40 + packed_example()[380:], ""),
-        (packed_example() + b"more", "gzipped"),
-        (b"\x1f\x8b", "end-of-stream"),
-        (gzip.compress(b""), "begins with b''"),
-        (gzip.compress(b"text"), "begins with b'text'"),
-        (gzip.compress(b"m/m.mtx".ljust(257, b"\0") + b"ustar".ljust(300, b"\0")), "tar archive. Unpack it"),
-        (gzip.compress((banner() + "3 3 100000\n1 1 1\n").encode()), "promises 100000 entries"),
-    ],
-    ids=["cut", "checksum cut", "checksum wrong", "damaged", "tail", "magic only", "nothing", "text", "tar", "promise"],
-)
-def test_broken_gzip(content, words, tmp_path):
-    path = write(tmp_path / "broken.mtx.gz", content)
-    with pytest.raises(ValueError, match=f"^{path}: .*{words}"):
-        files.read_csr(path)
-
-
-def test_an_empty_file(tmp_path):
-    with pytest.raises(ValueError, match=r"nothing.mtx: is empty"):
-        files.read_csr(write(tmp_path / "nothing.mtx", b""))
+BROKEN_GZIP = {
+    "cut": (packed_example()[:-400], "end-of-stream"),
+    "checksum cut": (packed_example()[:-4], "end-of-stream"),
+    "checksum wrong": (packed_example()[:-8] + b"\0" * 8, "CRC"),
+    "damaged": (packed_example()[:300] + b"\xff\0" * 40 + packed_example()[380:], ""),
+    "tail": (packed_example() + b"more", "gzipped"),
+    "magic only": (b"\x1f\x8b", "end-of-stream"),
+    "nothing": (gzip.compress(b""), "begins with b''"),
+    "text": (gzip.compress(b"text"), "begins with b'text'"),
+    "tar": (gzip.compress(b"m/m.mtx".ljust(257, b"\0") + b"ustar".ljust(300, b"\0")), "tar archive. Unpack it"),
+    "promise": (gzip.compress((banner() + "3 3 100000\n1 1 1\n").encode()), "promises 100000 entries"),
+}
 
 
 def test_paths_that_are_no_files(tmp_path):
+    with pytest.raises(ValueError, match=r"nothing.mtx: is empty"):
+        files.read_csr(write(tmp_path / "nothing.mtx", b""))
     with pytest.raises(FileNotFoundError, match="nowhere"):
         files.read_csr(tmp_path / "nowhere.mtx")
     with pytest.raises(FileNotFoundError, match="nowhere"):
@@ -263,41 +262,25 @@ def test_a_pipe_is_refused_not_waited_for(tmp_path):
         files.read_csr(tmp_path / "pipe.mtx")
 
 
-def test_progress(tmp_path):
-    """Bytes read, ever more, up to the size of the file, whatever its kind."""
-    text = (banner() + "9 9 300000\n" + "1 2 3.25\n" * 300_000).encode()
-    scipy.sparse.save_npz(tmp_path / "m.npz", zoo.floats(SMALL))
-    write(tmp_path / "m.mtx", text)
-    write(tmp_path / "m.mtx.gz", gzip.compress(text))
-    for path in list(tmp_path.iterdir()):
-        calls = []
-        files.read_csr(path, progress=lambda done, size, calls=calls: calls.append((done, size)))
-        assert {size for _, size in calls} == {path.stat().st_size}
-        assert [done for done, _ in calls] == sorted(done for done, _ in calls)
-        assert calls[-1][0] == path.stat().st_size
-        assert len(calls) > 2 or path.suffix != ".mtx"
-
-
 # npz of SciPy and of pydata/sparse
 
 
-@pytest.mark.parametrize("compressed", [False, True])
-@pytest.mark.parametrize("kind", ["array", "matrix"])
-@pytest.mark.parametrize("format", ["csr", "csc", "coo", "bsr", "dia"])
-def test_scipy_npz(format, kind, compressed, tmp_path):
-    csr = zoo.floats(SMALL)
-    given = getattr(scipy.sparse, f"{format}_{kind}")(csr)
-    scipy.sparse.save_npz(tmp_path / "m.npz", given, compressed=compressed)
-    found = files.read_csr(tmp_path / "m.npz")
-    assert type(found) is csr_array
-    np.testing.assert_array_equal(found.toarray(), csr.toarray())
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_scipy_npz_dtypes(dtype, tmp_path):
+@pytest.mark.parametrize(
+    ("format", "dtype"),
+    [("csr_array", "bool"), ("csr_matrix", "int8"), ("csc_array", "uint64"), ("csc_matrix", "float32"), ("coo_array", "int64"),
+     ("coo_matrix", "float64"), ("bsr_array", "complex64"), ("bsr_matrix", "uint16"), ("dia_array", "complex128")],
+)  # fmt: skip
+def test_scipy_npz(format, dtype, tmp_path):
     csr = zoo.integers("explicit_zeros", dtype)
-    scipy.sparse.save_npz(tmp_path / "m.npz", csr)
-    assert_same_csr(files.read_csr(tmp_path / "m.npz"), csr)
+    for compressed in (False, True):
+        scipy.sparse.save_npz(tmp_path / "m.npz", getattr(scipy.sparse, format)(csr), compressed=compressed)
+        found = files.read_csr(tmp_path / "m.npz")
+        assert type(found) is csr_array
+        if format.startswith("cs"):
+            assert_same_csr(found, csr)
+        else:
+            assert found.dtype == csr.dtype
+            np.testing.assert_array_equal(found.toarray(), csr.toarray())
 
 
 def test_scipy_npz_without_order(tmp_path):
@@ -309,8 +292,7 @@ def test_scipy_npz_without_order(tmp_path):
     assert_same_csr(files.read_csr(tmp_path / "m.npz"), expected)
 
 
-@pytest.mark.parametrize("compressed", [False, True])
-@pytest.mark.parametrize("array", ["COO", "GCXS rows", "GCXS columns"])
+@pytest.mark.parametrize(("array", "compressed"), [("COO", True), ("GCXS rows", False), ("GCXS columns", True)])
 def test_pydata_npz(array, compressed, tmp_path):
     csr = zoo.floats(SMALL)
     given = sparse.COO.from_scipy_sparse(csr)
@@ -353,66 +335,37 @@ BROKEN_NPZ = {
     "no format": (csr_members(format=None), "got no format and members shape, indptr, indices, data"),
     "unknown format": (csr_members(format=b"lil"), "got format 'lil'"),
     "format of two words": (csr_members(format=[b"csr", b"csc"]), "member format"),
-    "format of numbers": (csr_members(format=3), "member format"),
     "format not ASCII": (csr_members(format=b"\xff"), ""),
     "no data": (csr_members(data=None), "must have a member data; it has format, shape, indptr, indices"),
-    "no indptr": (csr_members(indptr=None), "must have a member indptr"),
     "no shape": (csr_members(shape=None), "must have a member shape"),
     "shape of 3": (csr_members(shape=[2, 3, 4]), "member shape: .* two integers"),
-    "shape of fractions": (csr_members(shape=[2.0, 3.0]), "member shape: .* two integers"),
     "negative shape": (csr_members(shape=[-2, 3]), "shape"),
     "shape of exabytes": (coo_members(shape=[10**17, 3]), "100000000000000000 rows need"),
     "column beyond the last": (csr_members(indices=[0, 3, 1]), "indices must lie in .0, 3.*got 3 at position 1"),
     "negative column": (csr_members(indices=[0, -1, 1]), "indices .* got -1"),
-    "column of 2^63": (csr_members(indices=np.array([0, 2**63, 1], np.uint64)), "indices"),
-    "fractional columns": (csr_members(indices=[0.0, 2.0, 1.0]), "indices"),
     "short indices": (csr_members(indices=[0, 2]), "indices and data"),
-    "long indptr": (csr_members(indptr=[0, 2, 3, 3]), "indptr must have .* 3 entries; got 4"),
     "decreasing indptr": (csr_members(indptr=[0, 4, 3]), "indptr must never decrease"),
-    "indptr beyond the end": (csr_members(indptr=[0, 2, 9]), "indptr must end"),
-    "indptr from 1": (csr_members(indptr=[1, 2, 3]), "indptr must begin with 0"),
-    "2-D data": (csr_members(data=[[1.0, 2.0, 3.0]]), "data must have 1 dimension"),
     "long doubles": (csr_members(data=np.ones(3, np.longdouble)), "values must be"),
     "texts": (csr_members(data=["a", "b", "c"]), "<U1"),
     "dates": (csr_members(data=np.zeros(3, "M8[s]")), "datetime64"),
     "records": (csr_members(data=np.zeros(3, "i4,i4")), "got"),
     "objects": (csr_members(data=np.array([1, "x", None], object)), "member data.npy: .*objects"),
     "csc column beyond the last": (csr_members(format=b"csc", indptr=[0, 1, 2, 3], indices=[0, 2, 1]), "indices"),
-    "csc decreasing indptr": (csr_members(format=b"csc", indptr=[0, 9, 2, 3], indices=[0, 1, 1]), "indptr"),
-    "bsr column beyond the last": (csr_members(format=b"bsr", data=np.ones((3, 1, 1)), indices=[0, 3, 1]), ""),
-    "bsr decreasing indptr": (csr_members(format=b"bsr", data=np.ones((3, 1, 1)), indptr=[0, 9, 3]), ""),
-    "bsr of another block size": (csr_members(format=b"bsr", data=np.ones((3, 2, 2))), ""),
+    "bsr decreasing indptr": (csr_members(format=b"bsr", data=np.ones((3, 1, 1)), indptr=[0, 9, 3]), "indptr"),
     "bsr of empty blocks": (csr_members(format=b"bsr", data=np.ones((3, 0, 0))), ""),
-    "bsr of flat data": (csr_members(format=b"bsr"), ""),
     "dia without offsets": (csr_members(format=b"dia", data=np.ones((1, 3))), "must have a member offsets"),
-    "dia of one offset twice": (csr_members(format=b"dia", data=np.ones((2, 3)), offsets=[1, 1]), ""),
     "dia of fractions": (csr_members(format=b"dia", data=np.ones((1, 3)), offsets=[0.5]), "offsets"),
-    "dia of too few offsets": (csr_members(format=b"dia", data=np.ones((2, 3)), offsets=[1]), ""),
     "coo row beyond the last": (coo_members(row=[0, 1, 2]), "row must lie in .0, 2.*got 2"),
-    "coo negative column": (coo_members(col=[0, -1, 2]), "col must lie in .0, 3.*got -1"),
-    "coo fractional row": (coo_members(row=[0.0, 1.5, 1.0]), "row must hold integers"),
     "coo short row": (coo_members(row=[0, 1]), "one length"),
     "coo without col": (coo_members(col=None), "must have a member col"),
     "coords of 3 dimensions": (coo_members(row=None, coords=np.zeros((3, 3), int)), "member coords: .*2, nnz.*3, 3"),
     "no coords": (coo_members(row=None), "must have a member coords"),
     "fill value": (coo_members(fill_value=7.0), "fill value 0; got 7.0. Subtract"),
-    "fill value nan": (coo_members(fill_value=nan), "fill value 0; got nan"),
     "fill values": (coo_members(fill_value=[0.0, 0.0]), "fill value 0; got"),
     "gcxs of both axes": (csr_members(format="gcxs", compressed_axes=[0, 1]), "compressed_axes: .*got .0, 1"),
-    "gcxs column beyond the last": (csr_members(format="gcxs", compressed_axes=[0], indices=[0, 7, 1]), "indices"),
     "of one's own": ({"x": np.arange(3)}, "got no format and members x"),
     "without members": ({}, r"\(none\)"),
 }
-
-
-@pytest.mark.filterwarnings("ignore:Stored array in format 3.0")
-@pytest.mark.parametrize("name", BROKEN_NPZ)
-def test_broken_npz(name, tmp_path):
-    members, words = BROKEN_NPZ[name]
-    path = tmp_path / "broken.npz"
-    np.savez(path, **members)
-    with pytest.raises(ValueError, match=f"^{path}: .*{words}"):
-        files.read_csr(path)
 
 
 def npz_bytes(compress_type=zipfile.ZIP_STORED, **changes: bytes) -> bytes:
@@ -426,6 +379,12 @@ def npz_bytes(compress_type=zipfile.ZIP_STORED, **changes: bytes) -> bytes:
     return buffer.getvalue()
 
 
+def with_size(archive: bytes, n_bytes: int) -> bytes:
+    """A zip whose directory gives the member of values another size."""
+    at = archive.rindex(b"data.npy") - 22
+    return archive[:at] + n_bytes.to_bytes(4, "little") + archive[at + 4 :]
+
+
 NPY = "{'descr': '<f8', 'fortran_order': False, 'shape': (3,)}"
 BROKEN_ZIP = {
     "cut at the end": (npz_bytes()[:-30], "zip"),
@@ -434,6 +393,9 @@ BROKEN_ZIP = {
     "first bytes": (b"PK", "zip"),
     "first header": (b"PK\x03\x04 and no more", "zip"),
     "LZMA": (npz_bytes(zipfile.ZIP_LZMA), "compression method 14"),
+    "a member twice": (npz_bytes().replace(b"format.npy", b"indptr.npy"), "zip directory that cannot be right"),
+    "another member": (npz_bytes().replace(b"data.npy", b"date.npy", 1), "member data.npy: is not where"),
+    "more than can be packed": (with_size(npz_bytes(zipfile.ZIP_DEFLATED), 1 << 27), "promises 134217728 bytes, more than"),
     "text for an array": (npz_bytes(data=b"no array"), "member data.npy: has no readable npy header"),
     "nothing for an array": (npz_bytes(data=b""), "member data.npy: has no readable npy header"),
     "array cut": (npz_bytes(data=npy(NPY, b"\0" * 8)), "member data.npy: .*it holds 8 bytes"),
@@ -446,12 +408,23 @@ BROKEN_ZIP = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN_ZIP)
-def test_broken_zip(name, tmp_path):
-    content, words = BROKEN_ZIP[name]
-    path = write(tmp_path / "broken.npz", content)
-    with pytest.raises(ValueError, match=f"^{path}: .*{words}"):
-        files.read_csr(path)
+BROKEN = {"mtx": BROKEN_MTX, "gz": BROKEN_GZIP, "npz": BROKEN_NPZ, "zip": BROKEN_ZIP}
+
+
+@pytest.mark.filterwarnings("ignore:Stored array in format 3.0")
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in BROKEN for name in BROKEN[kind]])
+def test_broken_files(kind, name, tmp_path):
+    """A text also where it is packed; of an .npz its members or all of its bytes."""
+    made, words = BROKEN[kind][name]
+    if isinstance(made, dict):
+        np.savez(tmp_path / "broken.npz", **made)
+        contents = [(tmp_path / "broken.npz").read_bytes()]
+    else:
+        contents = [made.encode(), gzip.compress(made.encode())] if isinstance(made, str) else [made]
+    for content in contents:
+        path = write(tmp_path / "broken", content)
+        with pytest.raises(ValueError, match=f"(?s)^{path}: .*{words}"):
+            files.read_csr(path)
 
 
 def test_the_kind_shows_in_the_content(tmp_path):
@@ -490,8 +463,7 @@ def table_arrays(A):
     return {name: value for name, value in A._tables._asdict().items() if hasattr(value, "dtype")}
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("build", TYPICAL, ids=str)
+@in_turn("build, dtype", at_home(DTYPES))
 def test_round_trip(build, dtype, tmp_path, device):
     A = build(zoo.integers("explicit_zeros_beside_holes", dtype), device)
     A._plan = "because"
@@ -502,7 +474,7 @@ def test_round_trip(build, dtype, tmp_path, device):
     assert_same_tables(B._tables, A._tables)
 
 
-@pytest.mark.parametrize("name", zoo.ZOO)
+@pytest.mark.parametrize("name", [*list(zoo.ZOO)[::6], "shape_without_entries_0_0", "block_column_span_6_65535", "power_law"])
 def test_round_trip_of_the_zoo(name, tmp_path):
     for build in (cvr(4, 5, "nnz"), bbcsr(1), bbcsr(6), bbcsr(12), bbcsr(20)):  # all widths of masks
         A = build(zoo.integers(name, np.float64))
@@ -528,19 +500,6 @@ def test_loaded_tables_lie_in_the_file(build, tmp_path):
             assert content[first : first + array.nbytes] == get(table_arrays(A)[name]).tobytes()
 
 
-def test_a_load_reads_nothing_it_need_not(tmp_path):
-    """A file's later change shows in the loaded array: nothing was copied."""
-    A = cvrarray.CVRArray(zoo.floats(SMALL))
-    path = tmp_path / "a.cvra"
-    cvrarray.save(path, A)
-    B = cvrarray.load(path, verify=False)
-    first = B._tables.val.ctypes.data - B._tables.val.base.ctypes.data
-    with open(path, "r+b") as file:
-        file.seek(first)
-        file.write(np.float64(-77.0).tobytes())
-    assert B._tables.val[0] == -77.0
-
-
 @pytest.mark.parametrize("build", [cvr(4, 5, "nnz"), bbcsr(6)], ids=str)
 def test_numpy_opens_it(build, tmp_path):
     A = build(zoo.floats(SMALL))
@@ -551,14 +510,9 @@ def test_numpy_opens_it(build, tmp_path):
         for name, array in table_arrays(A).items():
             assert_same_bits(arrays[name], array)
             assert header["arrays"][name] == {"dtype": array.dtype.str, "shape": list(array.shape)}
+    with zipfile.ZipFile(tmp_path / "a.npz") as archive:  # the pads in the headers are well-formed
+        assert archive.testzip() is None
     assert (header["format"], header["shape"], header["version"]) == (A.format, list(A.shape), 1)
-
-
-def test_zip_tools_open_it(tmp_path):
-    """The pads in the headers are well-formed."""
-    cvrarray.save(tmp_path / "a.cvra", cvrarray.CVRArray(zoo.floats(SMALL)))
-    done = subprocess.run([sys.executable, "-m", "zipfile", "-t", tmp_path / "a.cvra"], capture_output=True, text=True)
-    assert done.stdout.strip() == "Done testing"
 
 
 def test_the_same_array_makes_the_same_file(tmp_path):
@@ -727,17 +681,18 @@ def test_permissions_and_links(saved):
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
 @pytest.mark.parametrize("mode", [0o640, 0o600, 0o444])
 def test_a_save_keeps_the_mode_of_the_file_it_replaces(saved, mode, monkeypatch):
-    """From before the first byte is written: nobody reads the new file who might not read the old one."""
+    """From when it comes into being: nobody reads the new file who might not read the old one."""
     A, path = saved
     path.chmod(mode)
-    seen = []
-    original = np.lib.format.write_array
+    seen, opened = [], os.open
 
-    def watching(*arguments, **keywords):
-        seen.extend(other.stat().st_mode & 0o777 for other in path.parent.iterdir())
-        return original(*arguments, **keywords)
+    def watched(name, *how, **keywords):
+        descriptor = opened(name, *how, **keywords)
+        if str(name).endswith(".tmp"):
+            seen.append(os.fstat(descriptor).st_mode & 0o777)
+        return descriptor
 
-    monkeypatch.setattr(np.lib.format, "write_array", watching)
+    monkeypatch.setattr(os, "open", watched)
     cvrarray.save(path, A)
     assert set(seen) == {mode}
     assert path.stat().st_mode & 0o777 == mode
@@ -764,15 +719,6 @@ def test_a_save_syncs_the_folder_after_the_rename(saved, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", unsupported)
     cvrarray.save(path, A)  # some file systems cannot: the rename is done all the same
-
-
-def test_save_tells_its_progress(saved):
-    A, path = saved
-    done = []
-    cvrarray.save(path, A, done.append)
-    assert done == sorted(done)
-    # a zip's headers are written twice
-    assert A.nbytes < path.stat().st_size <= done[-1] < path.stat().st_size + 10_000
 
 
 def test_read_stored(saved, tmp_path):
@@ -913,141 +859,35 @@ def test_a_flipped_bit_names_the_member(saved):
         cvrarray.load(path.with_name("damaged.cvra"), verify=False)
 
 
-@pytest.mark.parametrize("build", [cvr(4, 3, "nnz"), bbcsr(3)], ids=str)
-def test_tables_that_lie(build, tmp_path):
-    """Right checksums, wrong numbers: an invariant is broken, or it is another good array. Nothing crashes."""
-    rng = np.random.default_rng(7)
-    A = build(zoo.integers(SMALL, np.float64))
-    path = tmp_path / "a.cvra"
-    cvrarray.save(path, A)
-    good = path.read_bytes()
-    structure = {name: array for name, array in table_arrays(A).items() if array.size and array.dtype != A.dtype}
-    refused = 0
-    for name, array in structure.items():
-        edge = np.iinfo(array.dtype)
-        for value in (edge.min, edge.max, 0, 1, array.flat[0] + 1, int(rng.integers(0, 40))):
-            lying = array.copy()
-            lying.flat[rng.integers(lying.size)] = np.array(value).astype(array.dtype)
-            B, message = attempt(cvrarray.load, rewritten(write(path, good), arrays={name: lying}))
-            if B is None:
-                assert message.startswith(f"{path}: ")
-                refused += 1
-            else:
-                B @ np.ones(B.shape[1])
-                B.to_scipy().check_format()
-    assert refused > len(structure)
+def cut_examples(folder) -> dict[str, bytes]:
+    text = banner(field="complex", symmetry="hermitian") + "% comment\n3 3 3\n1 1 1.5 0\n3 1 2 -2e3\n3 2 1 1\n"
+    array = banner("array", symmetry="symmetric") + "3 3\n1\n2\n3\n4.5\n5\n6\n"
+    csr = zoo.floats("explicit_zeros")[:6, :8]
+    scipy.sparse.save_npz(folder / "deflated", csr.tobsr((2, 2)))
+    sparse.save_npz(folder / "pydata", sparse.COO.from_scipy_sparse(csr), compressed=False)
+    cvrarray.save(folder / "ours", cvrarray.BBCSRArray(csr, block_size=2))
+    content = {"text": text.encode(), "array": array.encode(), "gz": gzip.compress(text.encode(), mtime=0)}
+    saved = {"deflated": "deflated.npz", "pydata": "pydata.npz", "ours": "ours"}
+    return content | {name: (folder / file).read_bytes() for name, file in saved.items()}
 
 
-# Fuzz: a good array, or a ValueError that names the file; nothing else
-
-
-def mutations(content: bytes, rng, n: int):
-    """`n` damaged versions of a file: bytes flipped, replaced, cut out, doubled; pieces and lines swapped."""
-    nasty = [b"99999999999", b"nan", b"\0" * 8, b"\xff" * 8, *(bytes([byte]) for byte in b"\0\xff\n -09.e%")]
-    for _ in range(n):
-        damaged = bytearray(content)
-        for _ in range(rng.integers(1, 4)):
-            i, j = sorted(rng.integers(0, len(damaged) + 1, 2))
-            j = min(j, i + rng.integers(1, 40))
-            choice = rng.integers(6)
-            if choice == 0 and i < len(damaged):
-                damaged[i] ^= 1 << rng.integers(8)
-            elif choice == 1:
-                damaged[i : i + 1] = nasty[rng.integers(len(nasty))]
-            elif choice == 2:
-                del damaged[i:j]
-            elif choice == 3:
-                damaged[i:i] = damaged[i:j]
-            elif choice == 4:
-                damaged[i : i + 4] = rng.integers(0, 256, 4, dtype=np.uint8).tobytes()
-            else:
-                words = bytes(damaged).split(b" ")
-                a, b = rng.integers(0, len(words), 2)
-                words[a], words[b] = words[b], words[a]
-                damaged = bytearray(b" ".join(words))
-        yield bytes(damaged)
-
-
-def attempt(function, path: Path):
-    """What `function` makes of the file and "", or None and the ValueError's message. No other error will do."""
-    try:
-        return function(path), ""
-    except ValueError as error:
-        return None, str(error)
-
-
-def assert_good_or_refused(function, path: Path, contents) -> tuple[int, int]:
-    """How many of the `contents` are read, and how many refused with a ValueError that names the file."""
-    n_read = n_refused = 0
-    for content in contents:
-        path.unlink(missing_ok=True)  # a mapped file must not be written to
-        write(path, content)
-        found, message = attempt(function, path)
-        if found is None:
-            assert message.startswith(f"{path}: "), content
-            n_refused += 1
-        else:
-            n_read += 1
-            csr = found if type(found) is csr_array else found.to_scipy()
-            csr.check_format(full_check=True)
-            assert csr.has_canonical_format
-    return n_read, n_refused
-
-
-def fuzz_examples(tmp_path) -> dict[str, bytes]:
-    csr = zoo.floats("explicit_zeros")[:8, :12]
-    texts = {
-        "real": banner() + "% comment\n4 5 4\n1 1 1.5\n2 5 -2e3\n4 4 inf\n3 1 0.25\n",
-        "complex": banner(field="complex", symmetry="hermitian") + "3 3 3\n1 1 1.5 0\n3 1 2 -2e3\n3 2 1 1\n",
-        "integer": banner(field="integer", symmetry="symmetric") + "3 3 3\n1 1 1\n2 1 -20\n3 2 7\n",
-        "pattern": banner(field="pattern", symmetry="skew-symmetric") + "3 3 2\n2 1\n3 2\n",
-        "array": banner("array", symmetry="symmetric") + "3 3\n1\n2\n3\n4.5\n5\n6\n",
-    }
-    examples = {name: text.encode() for name, text in texts.items()}
-    examples["gz"] = gzip.compress(examples["real"], mtime=0)
-    coo = sparse.COO.from_scipy_sparse(csr)
-    for name, function, array, compressed in (
-        ("scipy", scipy.sparse.save_npz, csr, False),
-        ("deflated", scipy.sparse.save_npz, csr.tobsr((2, 2)), True),
-        ("pydata", sparse.save_npz, coo, False),
-    ):
-        function(tmp_path / "example.npz", array, compressed=compressed)
-        examples[name] = (tmp_path / "example.npz").read_bytes()
-    return examples
-
-
-EXAMPLES = ["real", "complex", "integer", "pattern", "array", "gz", "scipy", "deflated", "pydata"]
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", ["text", "array", "gz", "deflated", "pydata", "ours"])
 def test_cut_anywhere(name, tmp_path):
-    content = fuzz_examples(tmp_path)[name]
-    cuts = [content[:end] for end in range(len(content))]
-    n_read, _ = assert_good_or_refused(files.read_csr, tmp_path / "cut", cuts)
-    assert n_read <= 8, "only digits and spaces at the very end may be missing unnoticed"
+    """A good matrix, where only digits and spaces at the very end are missing, or a ValueError that names the file.
 
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_damaged_anywhere(name, tmp_path):
-    content = fuzz_examples(tmp_path)[name]
-    damaged = mutations(content, np.random.default_rng(EXAMPLES.index(name)), 800)
-    _, n_refused = assert_good_or_refused(files.read_csr, tmp_path / "damaged", damaged)
-    assert n_refused > 400
-
-
-@pytest.mark.parametrize("build", [cvr(4, 2, "nnz"), bbcsr(2)], ids=str)
-def test_our_files_cut_or_damaged_anywhere(build, tmp_path):
-    path = tmp_path / "a.cvra"
-    cvrarray.save(path, build(zoo.floats("explicit_zeros")[:6, :8]))
-    content = path.read_bytes()
-    cuts = [content[:end] for end in range(0, len(content), 5)]
-    assert assert_good_or_refused(cvrarray.load, path, cuts) == (0, len(cuts))
-    damaged = mutations(content, np.random.default_rng(11), 800)
-    assert_good_or_refused(cvrarray.load, path, damaged)
-    for unverified in mutations(content, np.random.default_rng(12), 400):
-        path.unlink()
-        found, message = attempt(partial(cvrarray.load, verify=False), write(path, unverified))
-        assert found is not None or message.startswith(f"{path}: ")
+    tests/fuzz changes files in all other ways.
+    """
+    content, path, n_read = cut_examples(tmp_path)[name], tmp_path / "cut", 0
+    for end in range(0, len(content), 3 if name == "ours" else 1):
+        path.unlink(missing_ok=True)  # a mapped file must not be written to
+        try:
+            found = cvrarray.load(write(path, content[:end])) if name == "ours" else files.read_csr(write(path, content[:end]))
+        except ValueError as error:
+            assert str(error).startswith(f"{path}: "), end
+        else:
+            found.check_format(full_check=True)
+            n_read += 1
+    assert n_read <= (4 if name in ("text", "array") else 0)
 
 
 # Frozen files
@@ -1101,24 +941,3 @@ def test_bzip2_and_blanks_before_the_banner(tmp_path):
         (tmp_path / "cut.mtx.bz2").write_bytes(damaged)
         with pytest.raises(ValueError, match=r"cut\.mtx\.bz2"):
             cvrarray.read(tmp_path / "cut.mtx.bz2")
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
-def test_a_private_file_is_never_open_to_others(tmp_path, monkeypatch):
-    """The new file has the old one's mode when it comes into being."""
-    path, modes = tmp_path / "a.cvra", []
-    A = cvrarray.CVRArray(np.eye(3), device="cpu")
-    cvrarray.save(path, A)
-    path.chmod(0o600)
-    opened = os.open
-
-    def watched(name, flags, mode=0o777, **keywords):
-        descriptor = opened(name, flags, mode, **keywords)
-        if str(name).endswith(".tmp"):
-            modes.append(os.fstat(descriptor).st_mode & 0o777)
-        return descriptor
-
-    monkeypatch.setattr(os, "open", watched)
-    cvrarray.save(path, A)
-    assert modes[0] == 0o600
-    assert path.stat().st_mode & 0o777 == 0o600

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import checks
 import numpy as np
 import pytest
@@ -67,15 +65,6 @@ def test_block(build, device):
     assert_joined(block(first), parts[0][0], first)
 
 
-@pytest.mark.parametrize("pair", list(itertools.product(DTYPES, DTYPES)), ids=lambda pair: "-".join(d.__name__ for d in pair))
-@pytest.mark.each_value(2)
-def test_promotion(pair, device):
-    parts = [dense(5, 6, pair[0]), dense(5, 6, pair[1])]
-    arrays = [cvrarray.CVRArray(part, device=device) for part in parts]
-    for axis in (0, 1):
-        assert_joined(concatenate(arrays, axis), np.concatenate(parts, axis), arrays[0])
-
-
 @CONFIGURATIONS
 def test_dtype_and_casting(build, device):
     parts = [dense(5, 6, np.int8), dense(5, 6, np.float64)]
@@ -129,14 +118,6 @@ def test_zoo(name, device):
         expected = scipys([csr, backwards, csr], format="csr")
         expected.sort_indices()
         checks.assert_same_csr(ours([A, B, A]).to_scipy(), csr_array(expected))
-
-
-@CONFIGURATIONS
-def test_special_values_survive(build, device):
-    part = np.array([[np.nan, 0, -np.inf], [0, -1e-320, 0]])
-    A = build(part, device=device)
-    for axis in (0, 1):
-        assert_joined(concatenate([A, A], axis), np.concatenate([part, part], axis), A)
 
 
 def test_pieces_give_the_array_back(device):

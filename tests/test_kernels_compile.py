@@ -7,13 +7,11 @@ import re
 import shutil
 import subprocess
 import sys
-from itertools import groupby
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("cupy", reason="kernels are compiled through CuPy, which is not installed")
-from cases import covering
 
 from cvrarray.gpu import (  # noqa: F401  each declares its kernels
     assembly,
@@ -44,44 +42,29 @@ for kernel in compiler.KERNELS:
     FILES[kernel.file] += kernel.instantiations()
 
 
-def standing_for_all(names: list[str]) -> list[str]:
-    """Instantiations of one file in which each kernel has each value of each template parameter once."""
-    ordered = sorted(names, key=_kernel)
-    chosen = []
-    for _, group in groupby(ordered, _kernel):
-        of_one_kernel = list(group)
-        values = [tuple(name.partition("<")[2].rstrip(">").split(",")) for name in of_one_kernel]
-        chosen += [of_one_kernel[number] for number in covering(values, 1)]
-    return chosen
-
-
 def _kernel(name: str) -> str:
     return name.partition("<")[0]
 
 
 def units():
-    """File, instantiations and architecture of each test: every kernel once; what has every value of a parameter; the others.
+    """File, instantiations, architecture and options of each test: every kernel once, on one architecture; the others are slow.
 
-    Only the first, on one architecture, is compiled by default. Each program has every kernel of its file: a constant that only
-    some of them use is worth no warning.
+    Each program has every kernel of its file: a constant that only some of them use is worth no warning.
     """
     for file, names in FILES.items():
-        chosen = standing_for_all(names)
-        one_of_each = list({_kernel(name): name for name in chosen}.values())
-        left = [name for name in chosen if name not in one_of_each], [name for name in names if name not in chosen]
-        for kind, part in zip(("each", "chosen", "others"), (one_of_each, *left), strict=True):
-            for k, start in enumerate(range(0, len(part), GROUP)):
-                for architecture in ARCHITECTURES:
-                    always = kind == "each" and architecture == OPTIMISED
-                    options = () if kind == "each" or architecture == OPTIMISED else LITTLE
-                    yield pytest.param(
-                        file,
-                        tuple(dict.fromkeys([*part[start : start + GROUP], *one_of_each])),
-                        architecture,
-                        options,
-                        id=f"{file}-{kind}-{k}-{architecture}",
-                        marks=() if always else pytest.mark.extended,
-                    )
+        one_of_each = list({_kernel(name): name for name in names}.values())
+        others = [name for name in names if name not in one_of_each]
+        for k, start in enumerate([None, *range(0, len(others), GROUP)]):
+            some = others[start : start + GROUP] if k else []
+            for architecture in ARCHITECTURES:
+                yield pytest.param(
+                    file,
+                    (*some, *one_of_each),
+                    architecture,
+                    LITTLE if k and architecture != OPTIMISED else (),
+                    id=f"{file}-{k}-{architecture}",
+                    marks=() if not k and architecture == OPTIMISED else pytest.mark.slow,
+                )
 
 
 UNITS = list(units())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from checks import Build, bbcsr, get, put
+from checks import Build, bbcsr, from_csr, get, put
 from scipy.sparse import csr_array
 
 import cvrarray
@@ -30,7 +30,7 @@ def test_columns_beyond_int32(cls, n_cols, device):
     col = np.array([0, 5, n_cols - 1, n_cols // 2, n_cols - 2, n_cols - 1], np.int64)
     val = np.array([1, 2, 3, 4, 5, 6], np.int8)
     indptr = np.searchsorted(row, np.arange(42))
-    A = cls.from_csr(*(put(a, device) for a in (indptr, col, val)), (41, n_cols))
+    A = from_csr(cls, *(put(a, device) for a in (indptr, col, val)), (41, n_cols))
     A.check()
     assert A.shape == (41, n_cols)
     assert A._tables.col_wide.dtype == (np.int32 if n_cols < 2**31 else np.int64)
@@ -47,7 +47,7 @@ def test_product_with_more_than_2_31_columns(cls):
     x = np.zeros(n_cols, np.int8)
     col = np.array([0, n_cols - 1, 2**31 - 1, 2**31], np.int64)
     x[col] = [2, 3, 5, 7]
-    A = cls.from_csr(np.array([0, 2, 2, 4]), col, np.array([1, 10, 1, 10], np.int8), (3, n_cols))
+    A = from_csr(cls, np.array([0, 2, 2, 4]), col, np.array([1, 10, 1, 10], np.int8), (3, n_cols))
     np.testing.assert_array_equal(A @ x, [32, 0, 75])
 
 
@@ -175,7 +175,7 @@ def test_more_than_2_31_rows(large_gpu):
     indptr[rows + 1] = 1
     cupy.cumsum(indptr, out=indptr)
     x = cupy.array([2, 3, 5], np.int8)
-    A = cvrarray.CVRArray.from_csr(indptr, cupy.array([0, 1, 2, 0, 1]), cupy.arange(1, 6, dtype=np.int8), (n_rows, 3))
+    A = from_csr(cvrarray.CVRArray, indptr, cupy.array([0, 1, 2, 0, 1]), cupy.arange(1, 6, dtype=np.int8), (n_rows, 3))
     assert A._tables.rec_wb.dtype == np.int64
     y = A @ x
     assert int(cupy.count_nonzero(y)) == 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,13 +13,13 @@ import numpy as np
 import pytest
 import scipy.sparse
 import scipy.sparse.linalg
-from checks import DEFAULTS, PRECISIONS, assert_same_bits, get, in_threads, put, rarely
+from checks import DEFAULTS, PRECISIONS, assert_same_bits, get, in_pairs, in_threads, in_turn, put
 from zoo import ZOO
 
 import cvrarray
 from cvrarray import linalg
+from cvrarray.array import structure
 from cvrarray.core import devices
-from cvrarray.linalg import solving
 from cvrarray.linalg.solution import INFO
 
 BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
@@ -73,10 +74,7 @@ def relative(csr, x, b):
 SQUARE = [name for name, make in ZOO.items() if 0 < make().shape[0] == make().shape[1] <= 1000]
 
 
-@BUILD
-@pytest.mark.each_value
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", SQUARE)
+@in_turn("name, method, build", SQUARE, METHODS, DEFAULTS)
 def test_the_zoo_made_definite(build, name, method):
     check_zoo(build, name, method, "cpu")
 
@@ -99,29 +97,14 @@ def check_zoo(build, name, method, device):
     np.testing.assert_allclose(x, expected, atol=1e-9 * abs(expected).max())
 
 
-@pytest.mark.each_pair
-@pytest.mark.parametrize("columns", [None, 1, 3])
-@pytest.mark.parametrize("M", [None, "jacobi", "block_jacobi", "chebyshev", "array"])
-@pytest.mark.parametrize("dtype", ["float64", "complex64", *rarely("float32", "complex128")])
-@pytest.mark.parametrize("method", METHODS)
-def test_dtypes_preconditioners_columns(method, dtype, M, columns):
-    check_solution(method, dtype, M, columns, "cpu")
-
-
-@pytest.mark.parametrize("columns", [None, 3])
-@pytest.mark.parametrize("M", [None, "jacobi", "block_jacobi", "chebyshev", "array"])
-@pytest.mark.parametrize("method", METHODS)
-def test_preconditioners_and_columns_on_a_gpu(method, M, columns, gpu):
-    check_solution(method, "float64", M, columns, gpu)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "complex128"])
-@pytest.mark.parametrize("method", METHODS)
-def test_dtypes_on_a_gpu(method, dtype, gpu):
-    check_solution(method, dtype, "jacobi", None, gpu)
-
-
-def check_solution(method, dtype, M, columns, device):
+@in_pairs(
+    "method, M, columns, dtype",
+    METHODS,
+    [None, "jacobi", "block_jacobi", "chebyshev", "array"],
+    [None, 1, 3],
+    ["float64", "complex64", "float32", "complex128"],
+)
+def test_dtypes_preconditioners_columns(method, dtype, M, columns, device):
     csr = definite(poisson(10), dtype)
     A = cvrarray.BBCSRArray(csr, block_size=2, device=device)
     rtol = 1e-4 if dtype in ("float32", "complex64") else 1e-10
@@ -144,19 +127,9 @@ def preconditioners(A, csr, device):
     }
 
 
-@pytest.mark.parametrize(
-    "dtype", ["int8", "float16", *(pytest.param(name, marks=pytest.mark.extended) for name in ("int32", "bool"))]
-)
+@pytest.mark.parametrize("dtype", ["int8", "float16"])
 @pytest.mark.parametrize("method", [*METHODS, "lsmr"])
-def test_integers_and_half_precision_count_as_double(method, dtype):
-    check_promotion(method, dtype, "cpu")
-
-
-def test_integers_count_as_double_on_a_gpu(gpu):
-    check_promotion("cg", "int32", gpu)
-
-
-def check_promotion(method, dtype, device):
+def test_integers_and_half_precision_count_as_double(method, dtype, device):
     csr = scipy.sparse.eye_array(30, format="csr") * 2 if dtype != "bool" else scipy.sparse.eye_array(30, format="csr")
     A = cvrarray.CVRArray(csr, device=device).astype(dtype)
     b = np.arange(30) % 2
@@ -185,17 +158,7 @@ def test_nonsymmetric(build, dtype, device):
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 @pytest.mark.parametrize("shape", [(120, 40), (40, 120), (50, 50)])
 @pytest.mark.parametrize("damp", [0.0, 0.7])
-def test_lsmr(build, dtype, shape, damp):
-    check_lsmr(build, dtype, shape, damp, "cpu")
-
-
-@BUILD
-@pytest.mark.parametrize("damp", [0.0, 0.7])
-def test_lsmr_on_a_gpu(build, damp, gpu):
-    check_lsmr(build, "float64", (120, 40), damp, gpu)
-
-
-def check_lsmr(build, dtype, shape, damp, device):
+def test_lsmr(build, dtype, shape, damp, device):
     rng = np.random.default_rng(4)
     csr = scipy.sparse.random_array(shape, density=0.2, rng=rng, format="csr").astype(dtype)
     if dtype == "complex128":
@@ -285,42 +248,29 @@ def test_threads_share_a_solver(build, options, M, device):
             assert_same_bits(x, expected[k])
 
 
-def test_same_bits_with_any_number_of_threads(monkeypatch):
-    csr = poisson(300)
-    A = cvrarray.asarray(csr, device="cpu")
-    b = right_side(csr.shape[0], "float64")
-    found = []
-    for threads in ("1", "2", "5"):
-        monkeypatch.setenv("CVRARRAY_NUM_THREADS", threads)
-        found.append(linalg.CG(A, M="jacobi", maxiter=60).solve(b).x)
-    assert_same_bits(found[0], found[1])
-    assert_same_bits(found[0], found[2])
-
-
-@pytest.mark.parametrize("method", ["minres", "bicgstab", "gmres", "lsmr"])
-def test_other_methods_have_the_same_bits_with_any_number_of_threads(method, monkeypatch):
+@pytest.mark.parametrize("method", ["cg", "minres", "gmres"])
+def test_same_bits_with_any_number_of_threads(method, monkeypatch):
     """With numbers enough for helpers, whether these are faster or not."""
-    csr = poisson(200)
+    csr = poisson(300)
     A, b, found = cvrarray.asarray(csr, device="cpu"), right_side(csr.shape[0], "float64"), []
     for threads in ("1", "2", "5"):
         monkeypatch.setenv("CVRARRAY_NUM_THREADS", threads)
-        found.append(getattr(linalg, method)(A, b, maxiter=2 if method == "gmres" else 15)[0])
+        found.append(solve(method, A, b, M="jacobi", maxiter={"cg": 60, "minres": 15, "gmres": 1}[method])[0])
     assert_same_bits(found[0], found[1])
     assert_same_bits(found[0], found[2])
 
 
-@pytest.mark.parametrize("method", ["minres", "bicgstab", "gmres", "lsmr"])
-def test_columns_one_by_one_are_those_side_by_side(method, monkeypatch):
+def test_columns_one_by_one_are_those_side_by_side(monkeypatch):
     csr = definite(poisson(20))
     A, b = cvrarray.asarray(csr, device="cpu"), right_side(csr.shape[0], "float64", 3)
     b[:, 1] = 0
     b[:, 2] *= 1e-200
-    alone = getattr(linalg, method)(A, b)
-    monkeypatch.setattr(solving, "is_one_by_one", lambda *_: False)
-    together = getattr(linalg, method)(A, b)
-    np.testing.assert_allclose(alone[0] / [1, 1, 1e-200], together[0] / [1, 1, 1e-200], rtol=1e-8, atol=1e-8)
-    np.testing.assert_array_equal(alone[1], together[1])
-    assert (relative(csr, alone[0][:, :2], b[:, :2]) <= 1e-4).all()
+    alone = linalg.CG(A).solve(b)
+    monkeypatch.setattr(sys.modules["cvrarray.linalg.cg"], "_is_thin", lambda _: False)
+    together = linalg.CG(A).solve(b)
+    np.testing.assert_allclose(alone.x / [1, 1, 1e-200], together.x / [1, 1, 1e-200], rtol=1e-8, atol=1e-8)
+    np.testing.assert_array_equal(alone.iterations, together.iterations)
+    assert (relative(csr, alone.x[:, :2], b[:, :2]) <= 1e-4).all()
 
 
 def test_lsmr_makes_no_product_after_one_that_did_not_converge():
@@ -449,7 +399,9 @@ def test_kernels_count_ends_as_the_host_does():
     from cvrarray.linalg import ends as numbers
 
     assert [getattr(numbers, name) for name in names] == list(range(len(names)))
-    assert len(numbers.ENDS) == numbers.BREAKDOWN + 1
+    assert [numbers.ENDS[getattr(numbers, name)] for name in ("CONVERGED", "M_SINGULAR", "COUNTED", "BREAKDOWN")] == [
+        "converged", "M singular", "iterations", "breakdown"
+    ]  # fmt: skip
 
 
 def test_every_end_of_cg(device):
@@ -457,19 +409,20 @@ def test_every_end_of_cg(device):
     n = csr.shape[0]
     A = cvrarray.CVRArray(csr, device=device)
     b = right_side(n, "float64")
-    assert ends(A, b, device).reason == "converged"
-    assert ends(A, b, device, maxiter=3).reason == "maxiter"
-    assert ends(A, b, device, maxiter=0).reason == "maxiter"
-    assert ends(A, b, device, iterations=3).reason == "iterations"
-    assert ends(A, b, device, rtol=1e-30, maxiter=10**9).reason == "stagnation"
-    assert ends(A, b, device, rtol=0, maxiter=10**9).reason == "stagnation"
-    assert ends(cvrarray.CVRArray(-csr, device=device), b, device).reason == "not positive definite"
-    shifted = csr - 4 * scipy.sparse.eye_array(n)
-    assert ends(cvrarray.CVRArray(shifted, device=device), b, device).reason == "not positive definite"
-    minus = cvrarray.CVRArray(-scipy.sparse.eye_array(n, format="csr"), device=device)
-    assert ends(A, b, device, M=minus).reason == "M not positive definite"
-    zero = cvrarray.CVRArray(scipy.sparse.csr_array((n, n)), device=device)
-    assert ends(A, b, device, M=zero).reason == "M singular"
+    minus, zero = -scipy.sparse.eye_array(n, format="csr"), scipy.sparse.csr_array((n, n))
+    for reason, matrix, how in (
+        ("converged", csr, {}),
+        ("maxiter", csr, {"maxiter": 3}),
+        ("maxiter", csr, {"maxiter": 0}),
+        ("iterations", csr, {"iterations": 3}),
+        ("stagnation", csr, {"rtol": 1e-30, "maxiter": 10**9}),
+        ("stagnation", csr, {"rtol": 0, "maxiter": 10**9}),
+        ("not positive definite", -csr, {}),
+        ("not positive definite", csr - 4 * scipy.sparse.eye_array(n), {}),
+        ("M not positive definite", csr, {"M": cvrarray.CVRArray(minus, device=device)}),
+        ("M singular", csr, {"M": cvrarray.CVRArray(zero, device=device)}),
+    ):
+        assert ends(cvrarray.CVRArray(matrix, device=device), b, device, **how).reason == reason, how
     for bad in (np.nan, np.inf):
         broken = csr.copy()
         broken.data[7] = bad
@@ -601,22 +554,24 @@ def test_solver_is_used_again(device):
     assert solver.solve(put(b[:, 0].copy(), device), out=out).x is out
 
 
-@pytest.mark.parametrize("dtype", ["complex128", "float32"])
-@pytest.mark.parametrize("M", ["jacobi", "block_jacobi"])
-@pytest.mark.each_value
+@pytest.mark.parametrize(("M", "dtype"), [("jacobi", "complex128"), ("block_jacobi", "float32")])
 def test_new_values_reach_every_copy(M, dtype, device):
     """The engines hold the preconditioner's numbers in precisions and layouts of their own."""
     csr = definite(poisson(), dtype)
-    A = cvrarray.BBCSRArray(csr, block_size=3, device=device)
+    A, other = cvrarray.BBCSRArray(csr, block_size=3, device=device), csr.copy()
+    other.data *= 1e-3
+    other.setdiag(0.02 + 1e-4 * np.arange(csr.shape[0]))
     rtol = 1e-4 if dtype == "float32" else 1e-10
-    b = put(right_side(csr.shape[0], dtype), device)
+    b = right_side(csr.shape[0], dtype)
     for precision in PRECISIONS[device]:
-        solver = linalg.CG(A, M=M, rtol=rtol, precision=precision)
-        solver.solve(b)
-        changed = A.with_values(put(csr.data * 1e-3, device))
+        how = {"M": M, "rtol": rtol, "precision": precision}
+        solver = linalg.CG(A, **how)
+        before = solver.solve(put(b, device)).x
+        changed = A.with_values(put(other.data, device))
         solver.update(changed)
-        found, anew = solver.solve(b), linalg.CG(changed, M=M, rtol=rtol, precision=precision).solve(b)
+        found, anew = (one.solve(put(b, device), x0=before) for one in (solver, linalg.CG(changed, **how)))
         assert found.converged
+        assert relative(other, get(found.x), b) <= 1.1 * rtol
         assert_same_bits(get(found.x), get(anew.x))
 
 
@@ -650,24 +605,6 @@ def test_multigrid_by_hand(columns, device):
     assert (relative(fine, get(found.x), b) <= 1.01e-9).all()
     assert_same_bits(get(found.x), get(again.x))
     assert np.max(found.iterations) < np.min(linalg.CG(A, rtol=1e-9).solve(put(b, device)).iterations)
-
-
-@pytest.mark.parametrize("M", ["jacobi", "block_jacobi"])
-def test_new_values(M, device):
-    csr = poisson()
-    A = cvrarray.BBCSRArray(csr, block_size=3, device=device)
-    solver = linalg.CG(A, M=M, rtol=1e-10)
-    b = right_side(csr.shape[0], "float64")
-    before = solver.solve(put(b, device))
-    other = csr.copy()
-    other.setdiag(5 + np.arange(csr.shape[0]) % 7)
-    changed = A.with_values(put(other.data, device))
-    solver.update(changed)
-    found = solver.solve(put(b, device), x0=before.x)
-    assert found.converged
-    assert relative(other, get(found.x), b) <= 1.01e-10
-    anew = linalg.CG(changed, M=M, rtol=1e-10).solve(put(b, device), x0=before.x)
-    assert_same_bits(found.x, anew.x)
 
 
 def test_preconditioners_take_new_values(device):
@@ -761,19 +698,19 @@ def test_iterations_that_change_nothing_are_left_out_on_a_cpu(scale, columns):
     assert np.linalg.norm(residual) <= 1e-5 * np.linalg.norm(b[first].astype("float64"))
 
 
+@pytest.mark.parametrize("size", [1.0, 1e200])
 @pytest.mark.parametrize("method", METHODS)
-def test_callback(method, device):
+def test_a_callback_gets_x_and_errors_are_not_raised(method, size, device):
     csr = poisson()
-    b = right_side(csr.shape[0], "float64")
-    seen = []
+    b, seen = size * right_side(csr.shape[0], "float64"), []
     keywords = {"callback_type": "x"} if method == "gmres" else {}
-    x, info = solve(
-        method, cvrarray.CVRArray(csr, device=device), put(b, device), callback=lambda x: seen.append(get(x).copy()), **keywords
-    )
+    keywords["callback"] = lambda x: seen.append(get(x).copy())
+    with np.errstate(all="raise"):
+        x, info = solve(method, cvrarray.CVRArray(csr, device=device), put(b, device), **keywords)
     assert info == 0
     assert len(seen) > 1
     assert_same_bits(seen[-1], x)
-    norms = [float(relative(csr, one, b)) for one in seen]
+    norms = [float(relative(csr, one / size, b / size)) for one in seen]
     assert norms[-1] < 1e-5 < norms[0]
 
 
@@ -786,10 +723,7 @@ def always_mixed(monkeypatch, gpu):
 
 
 @pytest.mark.usefixtures("always_mixed")
-@pytest.mark.parametrize("columns", [None, 2])
-@pytest.mark.parametrize("M", [None, "jacobi", "block_jacobi"])
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-@pytest.mark.each_value
+@in_turn("M, columns, dtype", [None, "jacobi", "block_jacobi"], [None, 2], ["float64", "complex128"])
 def test_mixed_precision(columns, M, dtype, gpu):
     csr = definite(poisson(20), dtype)
     A = cvrarray.BBCSRArray(csr, block_size=2, device=gpu)
@@ -807,14 +741,14 @@ def test_mixed_precision_on_a_cpu_is_double():
 
 def test_mixed_precision_where_it_pays(gpu):
     """Not where shared memory holds the system: the iterations are those of double precision then."""
-    from cvrarray.linalg.mixed import Engine
+    from cvrarray.linalg.gpu.refined import Engine
 
     for side, is_mixed in ((20, False), (500, True)):
         csr = definite(poisson(side))
         solver = linalg.CG(cvrarray.BBCSRArray(csr, block_size=1, device=gpu), M="jacobi", rtol=1e-6, precision="mixed")
         found = solver.solve(put(right_side(csr.shape[0], "float64"), gpu))
         assert found.converged
-        assert [isinstance(lane.engine, Engine) for of in solver._lanes.values() for lane in of.values()] == [is_mixed]
+        assert [isinstance(lane.engine, Engine) for lane in solver._lanes.others(())] == [is_mixed]
 
 
 @pytest.mark.usefixtures("always_mixed")
@@ -911,22 +845,12 @@ def test_solutions_that_the_dtype_cannot_hold(method, factor, size, device):
 @BUILD
 @pytest.mark.parametrize("block_size", [1, 2, 3, 5, 7])
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
-def test_blocks_of_the_diagonal(build, block_size, dtype):
-    check_blocks(build, block_size, dtype, "cpu")
-
-
-@BUILD
-@pytest.mark.parametrize("block_size", [1, 3, 5])
-def test_blocks_of_the_diagonal_on_a_gpu(build, block_size, gpu):
-    check_blocks(build, block_size, "float64", gpu)
-
-
-def check_blocks(build, block_size, dtype, device):
+def test_blocks_of_the_diagonal(build, block_size, dtype, device):
     csr = definite(poisson(7), dtype)
     dense = csr.toarray()
     n = len(dense)
     A = build(csr, device)
-    blocks = get(A.block_diagonal(block_size))
+    blocks = get(structure.block_diagonal(A, block_size))
     padded = np.zeros((-(-n // block_size) * block_size,) * 2, dtype)
     padded[:n, :n] = dense
     expected = np.stack([padded[k : k + block_size, k : k + block_size] for k in range(0, len(padded), block_size)])
@@ -963,36 +887,24 @@ def test_bad_diagonals_are_named(device):
         linalg.jacobi(Own(poisson(), device))
 
 
-@pytest.mark.parametrize("smoother", ["chebyshev", "jacobi"])
-@pytest.mark.parametrize("columns", [None, 2])
-def test_multigrid(smoother, columns, device):
+@pytest.mark.parametrize(("name", "columns"), [("poisson", None), ("poisson", 2), ("elasticity", None)])
+def test_multigrid(name, columns, device):
     pyamg = pytest.importorskip("pyamg")
-    csr = poisson(50)
+    csr = poisson(50) if name == "poisson" else scipy.sparse.csr_array(cvrarray.generate.elasticity(1))
+    csr = csr + 1e-3 * abs(csr).max() * scipy.sparse.eye_array(csr.shape[0]) if name == "elasticity" else csr
+    matrix = scipy.sparse.csr_matrix(csr).tobsr((3, 3)) if name == "elasticity" else csr
     A = cvrarray.asarray(csr, device=device)
-    M = linalg.multigrid(pyamg.smoothed_aggregation_solver(csr, max_coarse=20), device=device, smoother=smoother)
+    M = linalg.multigrid(pyamg.smoothed_aggregation_solver(matrix, max_coarse=20), device=device)
     b = right_side(csr.shape[0], "float64", columns)
+    plain = linalg.CG(A, M="jacobi", rtol=1e-8).solve(put(b, device))
     for precision in PRECISIONS[device]:
-        solver = linalg.CG(A, M=M, rtol=1e-9, precision=precision)
-        found = solver.solve(put(b, device))
+        found = linalg.CG(A, M=M, rtol=1e-8, precision=precision).solve(put(b, device))
         assert np.all(found.converged)
-        assert (relative(csr, get(found.x), b) <= 1.01e-9).all()
-        plain = linalg.CG(A, rtol=1e-9).solve(put(b, device))
-        assert np.max(found.iterations) < 40 < np.min(plain.iterations)
-        r, s = (put(right_side(csr.shape[0], "float64", seed=seed), device) for seed in (1, 2))
-        left, right = float((s * M.matvec(r)).sum()), float((r * M.matvec(s)).sum())
-        assert left == pytest.approx(right, rel=1e-10)  # symmetric
-
-
-def test_multigrid_of_elasticity(device):
-    pyamg = pytest.importorskip("pyamg")
-    csr = scipy.sparse.csr_array(cvrarray.generate.elasticity(1))
-    csr = csr + 1e-3 * abs(csr).max() * scipy.sparse.eye_array(csr.shape[0])
-    hierarchy = pyamg.smoothed_aggregation_solver(scipy.sparse.csr_matrix(csr).tobsr((3, 3)), max_coarse=30)
-    A = cvrarray.BBCSRArray(csr, block_size=3, device=device)
-    b = right_side(csr.shape[0], "float64")
-    found = linalg.CG(A, M=linalg.multigrid(hierarchy, device=device), rtol=1e-8).solve(put(b, device))
-    assert found.converged
-    assert found.iterations < linalg.CG(A, M="jacobi", rtol=1e-8).solve(put(b, device)).iterations
+        assert (relative(csr, get(found.x), b) <= 1.01e-8).all()
+        assert np.max(found.iterations) < np.min(plain.iterations)
+    r, s = (put(right_side(csr.shape[0], "float64", seed=seed), device) for seed in (1, 2))
+    left, right = float((s * M.matvec(r)).sum()), float((r * M.matvec(s)).sum())
+    assert left == pytest.approx(right, rel=1e-8)  # symmetric
 
 
 def test_largest_eigenvalue_is_bounded():
@@ -1037,11 +949,10 @@ WRONG = {
     "out is b": (ValueError, "out must not share memory", lambda: linalg.CG(A3).solve(ONES, out=ONES)),
     "update shape": (ValueError, "A must have shape", lambda: linalg.CG(A3).update(cvrarray.CVRArray(np.eye(4)))),
     "update kind": (TypeError, "A must be an array of ours", lambda: linalg.CG(A3).update(np.eye(3))),
+    "chebyshev": (ValueError, "needs a Hermitian A", lambda: linalg.chebyshev(cvrarray.CVRArray(np.diag([1, 1j])))),
     "degree": (ValueError, "degree must be", lambda: linalg.chebyshev(A3, 0)),
     "levels": (TypeError, "levels must be a hierarchy", lambda: linalg.multigrid([])),
     "levels of nothing": (TypeError, "levels must be a hierarchy", lambda: linalg.multigrid(3)),
-    "smoother": (ValueError, "smoother must be", lambda: linalg.multigrid([], smoother="sor")),
-    "check_every": (ValueError, "check_every must be", lambda: linalg.CG(A3, check_every=0)),
     "lsmr b": (ValueError, "b must have shape", lambda: linalg.lsmr(A3, np.ones(4))),
     "lsmr x0 turned": (
         ValueError,

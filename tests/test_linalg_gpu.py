@@ -386,38 +386,25 @@ def test_new_values(loop, k, gpu):
     assert error(2 * new, solve(engine, b, 1e-10)[0], b) < 1e-9
 
 
-@pytest.mark.parametrize("make", [BBCSRArray, CVRArray])
-def test_the_faster_loop_is_measured(make, monkeypatch, gpu):
-    from cvrarray.linalg.gpu import cg
+def test_the_structure_chooses_the_loop(monkeypatch, gpu):
+    """The loops add in other orders, so no measurement may choose: engines of all threads give the same bits."""
+    from cvrarray.linalg.gpu import cg, persistent
 
     S, b = definite(250, "float64"), right_side(250, "float64")
-    measure, times = cg.Engine._milliseconds, []
-
-    def measured(engine, iterate):
-        times.append(measure(engine, iterate))
-        return times[-1]
-
-    monkeypatch.setattr(cg.Engine, "_milliseconds", measured)
-    monkeypatch.setattr(cg, "MEASURED_FROM", 0)
-    engine = engine_for(make(S, device=gpu), preconditioner("jacobi", S, "float64"))
-    assert len(times) == 3  # the kernel's, of two lengths, and the graph's
-    assert min(times) > 0
-    x, outcome = solve(engine, b, 1e-10)
-    assert outcome.reasons == [solution.CONVERGED]
-    assert error(S, x, b) < 1e-9
-
-
-@pytest.mark.parametrize("make", [BBCSRArray, CVRArray])
-def test_engines_of_a_structure_take_the_same_loop(make, monkeypatch, gpu):
-    """Which is faster is measured once: those of other threads, which are made later, would give other bits."""
-    from cvrarray.linalg.gpu import cg
-
-    answers = iter([False, True, True])
-    monkeypatch.setattr(cg, "MEASURED_FROM", 0)
-    monkeypatch.setattr(cg.Engine, "_is_faster", lambda *of: next(answers))
-    A = make(definite(250, "float64"), device=gpu)
-    loops = [type(engine_for(matrix)._loop) for matrix in (A, A, A.with_values(2 * A.data))]
-    assert loops == [cg.Batches] * 3
+    for most, of_cvr in ((cg.MOST_BYTES, persistent.Persistent), (0, cg.Batches)):
+        monkeypatch.setattr(cg, "MOST_BYTES", most)
+        for make, expected in ((BBCSRArray, persistent.Persistent), (CVRArray, of_cvr)):
+            engine = engine_for(make(S, device=gpu), preconditioner("jacobi", S, "float64"))
+            assert isinstance(engine._loop, expected)
+            assert error(S, solve(engine, b, 1e-10)[0], b) < 1e-9
+    n = 70_000
+    far = sp.diags_array(
+        [4.0, -1, -1], offsets=[0, n - 20, 20 - n], shape=(n, n)
+    )  # bins at either end are wide, all others empty
+    assert isinstance(engine_for(BBCSRArray(far, block_size=1, device=gpu))._loop, persistent.Persistent)  # most are narrow
+    anywhere = sp.eye_array(n) * 50 + sp.random_array((n, n), density=4 / n, rng=np.random.default_rng(1))
+    wide = BBCSRArray(sp.csr_array(anywhere + anywhere.T), block_size=1, device=gpu)
+    assert isinstance(engine_for(wide)._loop, cg.Batches)
 
 
 def test_operators_without_a_matrix(gpu):
@@ -481,7 +468,7 @@ def test_vectors(dtype, shape, gpu):
     out = cupy.empty_like(X)
     v.combine(cupy.asarray(a), X, cupy.asarray(b), Y, out)
     np.testing.assert_allclose(out.get(), (a * x + b * y).astype(dtype), rtol=1e-5, atol=1e-5)
-    v.add(cupy.zeros(v.columns), cupy.full_like(X, np.nan), Y)
+    v.combine(cupy.zeros(v.columns), cupy.full_like(X, np.nan), v.constant(1), Y, Y)
     np.testing.assert_array_equal(Y.get(), y)
 
 

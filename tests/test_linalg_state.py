@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 import threading
+import weakref
 from functools import partial
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from test_team import _copy, loop
 import cvrarray
 from cvrarray import linalg
 from cvrarray.cpu.runtime.team import Steps, Work
+from cvrarray.linalg import system
 
 PACKAGE = os.path.dirname(cvrarray.__file__)
 N = 300
@@ -220,3 +222,25 @@ def test_the_coarsest_level_need_not_be_symmetric(skew, dtype, device):
     b = np.arange(1.0, 9).astype(dtype)
     M = linalg.multigrid([SimpleNamespace(A=S)], device=device)
     np.testing.assert_allclose(S @ get(M.matvec(put(b, device))), b, rtol=1e-12)
+
+
+def test_memory_of_threads_that_are_gone_is_given_back(monkeypatch):
+    monkeypatch.setattr(system, "MOST_LANES", 2)
+    A, b = matrices("cpu")[0], np.ones(N)
+    M = linalg.chebyshev(A)
+    solver, engines, vectors, together = linalg.CG(A, M=M), [], [], threading.Barrier(4)
+
+    def solve():
+        together.wait()  # one after the other may have the same number
+        assert solver.solve(b).converged
+        engines.append(weakref.ref(next(reversed(solver._lanes._recent.values()))))
+        vectors.append(weakref.ref(next(reversed(M._workspace._sets._recent.values()))[0]))
+
+    threads = [threading.Thread(target=solve) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    gc.collect()
+    assert len({one() for one in engines} - {None}) <= 2
+    assert len({id(one()) for one in vectors if one() is not None}) <= 2

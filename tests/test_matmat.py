@@ -17,27 +17,20 @@ from checks import (
     assert_same_bits,
     autotune_at,
     captured,
-    extended_but,
     get,
+    in_turn,
     put,
-    rarely,
 )
 
 import cvrarray
+from cvrarray.array.transposed import TransposedArray
 from cvrarray.core import devices, matmat_kernels
+from cvrarray.core.candidates import asked_for
 
 BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
 TYPICAL_BUILDS = pytest.mark.parametrize("build", TYPICAL, ids=str)
 NAMES = [name for name in zoo.ZOO if np.prod(zoo.ZOO[name]().shape) < 100_000][::3]
 VARIED = ["rows_of_mixed_length", "explicit_zeros_beside_holes", "one_dense_row", "many_empty_rows_between"]
-PAIRS = [  # test_products has more, and x is loaded in the same way
-    ("bool", "bool"),
-    ("int8", "int8"),
-    ("float32", "float64"),
-    ("complex64", "complex64"),
-    ("float64", "complex128"),
-    *rarely(("complex128", "float64"), ("int64", "int64"), ("float32", "float32"), ("int8", "float16"), ("float64", "float32")),
-]
 
 
 def matrix(n_rows, n_cols, dtype=np.float64, order="C", seed=4):
@@ -50,74 +43,29 @@ def on(device, x):
     return put(x, device)
 
 
-def assert_columns(y, csr, x, alpha=1, beta=0, before=None):
-    """Every column is what the oracle has for a product with a vector."""
-    y = get(y)
-    assert y.shape == (csr.shape[0], x.shape[1])
-    assert y.dtype == np.result_type(csr.dtype, x.dtype)
-    for k in range(x.shape[1]):
-        column = None if before is None else before[:, k].copy()
-        assert_product(np.ascontiguousarray(y[:, k]), csr, np.ascontiguousarray(x[:, k]), alpha, beta, column)
-
-
 # Dense X
 
 
 @TYPICAL_BUILDS
 @pytest.mark.parametrize("name", NAMES)
-def test_zoo(build, name, device):
+def test_layouts_of_lanes_and_columns(build, name, gpu):
+    """test_products has all of them with one number of columns."""
     csr = zoo.integers(name, np.float64)
-    A = build(csr, device)
-    for k in (3, 8, 36, 70) if device != "cpu" else (3, 8):  # a GPU has several layouts of lanes and columns
+    A = build(csr, gpu)
+    for k in (3, 8, 36, 70):
         x = matrix(csr.shape[1], k)
-        y = A @ put(x, device)
-        np.testing.assert_array_equal(get(y), csr.toarray() @ x)
+        np.testing.assert_array_equal(get(A @ put(x, gpu)), csr.toarray() @ x)
 
 
-@pytest.mark.small
-@TYPICAL_BUILDS
-@pytest.mark.parametrize("name", [name for name in zoo.ZOO if max(zoo.ZOO[name]().shape) < 1000][::6])
-@pytest.mark.extended
-def test_small(build, name, device):
-    """Few columns, and more than a warp has lanes: what compute-sanitizer watches."""
-    csr = zoo.integers(name, np.float32)
-    for k in (3, 16, 33):
-        x = matrix(csr.shape[1], k, np.float32)
-        out = put(np.full((csr.shape[0], k), np.nan, np.float32), device)
-        np.testing.assert_array_equal(get(build(csr, device).matmat(put(x, device), out=out)), csr.toarray() @ x)
-
-
-@pytest.mark.parametrize("build", extended_but(ONE_OF_EACH, TYPICAL), ids=str)
-@pytest.mark.parametrize("k", [0, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 33, 64, 65, 130])
-@pytest.mark.each_value
+@in_turn("k, build", [0, 1, 2, 5, 8, 17, 64, 130], ONE_OF_EACH)
 def test_any_number_of_columns(build, k, device):
     csr = zoo.floats("power_law", np.float32)
     x = zoo.float_vector(csr.shape[1] * k, np.float32).reshape(csr.shape[1], k)
-    y = build(csr, device) @ put(x, device)
+    A = build(csr, device)
+    y = A @ put(x, device)
     assert y.flags.c_contiguous
-    assert_columns(y, csr, x)
-
-
-@TYPICAL_BUILDS
-@pytest.mark.parametrize(("dtype", "x_dtype"), PAIRS)
-@pytest.mark.each_value
-def test_dtypes(build, dtype, x_dtype, device):
-    for name in VARIED:
-        csr = zoo.integers(name, dtype)
-        x = matrix(csr.shape[1], 4, x_dtype)
-        y = build(csr, device) @ put(x, device)
-        assert y.dtype == np.result_type(csr.dtype, x.dtype)
-        np.testing.assert_array_equal(get(y), csr.toarray() @ x)
-
-
-@BUILD
-@pytest.mark.parametrize("dtype", ["float32", "float64", *rarely("complex64", "complex128")])
-@pytest.mark.each_value
-def test_rounding(build, dtype, device):
-    for name in VARIED:
-        csr = zoo.floats(name, dtype)
-        x = zoo.float_vector(csr.shape[1] * 6, dtype).reshape(-1, 6)
-        assert_columns(build(csr, device) @ put(x, device), csr, x)
+    assert_product(y, csr, x)
+    assert_same_bits(A @ put(x, device), y)
 
 
 #: How ``A @ X`` shares the rows of a matrix as small as these, by what it takes for few and for many.
@@ -191,7 +139,7 @@ def test_layouts_of_rows(how, block_size, dtype, gpu, monkeypatch):
             np.testing.assert_array_equal(get(out), (csr @ x).astype(dtype) + np.asarray(6, dtype), f"{name}, {k} columns")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", *rarely("int8", "complex128")])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_candidates_give_the_same_bits(dtype, gpu, monkeypatch):
     """Every kernel and layout that may multiply, also with values in few bytes. X has nan where no product may touch it."""
     from cvrarray.gpu import bbcsr_matmat, distinct
@@ -220,8 +168,8 @@ def test_candidates_give_the_same_bits(dtype, gpu, monkeypatch):
                     y = out if y is None else y
                     assert_same_bits(out, y)
                     names.add(way)
-                assert_columns(y[:, 1:3], csr, x[:, 1:3])
-    expected = {"rows 1x1", "rows 1x3", "rows 4x1", "rows 2x4", "rows 8x1", "rows 8x4", "rows 16x4", "rows 32x2", "turns"}
+                assert_product(y[:, 1:3], csr, x[:, 1:3])
+    expected = {"rows 1x1", "rows 1x3", "rows 4x1", "rows 8x1", "rows 8x4", "rows 16x4", "rows 32x2", "turns"}
     assert names >= expected | ({"walk"} if has_walks(dtype) else set())
 
 
@@ -242,18 +190,18 @@ def has_walks(dtype):
     return properties.has_copy_engine() and dtype in ("float32", "float64")
 
 
-@pytest.mark.parametrize("n_vectors", range(1, 300))
-def test_layouts_fit_a_row_of_x(n_vectors):
+def test_layouts_fit_a_row_of_x():
     """What ``kernels/bbcsr_matmat_rows.cu`` requires: a tile is no wider than X, but for the last vectors of a single tile."""
     bbcsr_matmat = pytest.importorskip("cvrarray.gpu.bbcsr_matmat", reason="needs CuPy")
-    few, many = (bbcsr_matmat.rows_layouts(n_vectors, n) for n in (1000, 100_000))
-    assert set(few) == set(many)
-    assert len(set(few)) == len(few) <= 4
-    for lanes, vectors in few:
-        assert lanes in (1, 2, 4, 8, 16, 32)
-        assert vectors <= bbcsr_matmat.MOST_VECTORS
-        assert vectors == 1 or n_vectors > (vectors - 1) * lanes
-        assert n_vectors >= vectors * lanes or n_vectors <= vectors * lanes < n_vectors + lanes
+    for n_vectors in range(1, 300):
+        few, many = (bbcsr_matmat.rows_layouts(n_vectors, n) for n in (1000, 100_000))
+        assert set(few) == set(many)
+        assert len(set(few)) == len(few) <= 4
+        for lanes, vectors in few:
+            assert lanes in (1, 2, 4, 8, 16, 32)
+            assert vectors <= bbcsr_matmat.MOST_VECTORS
+            assert vectors == 1 or n_vectors > (vectors - 1) * lanes
+            assert n_vectors >= vectors * lanes or n_vectors <= vectors * lanes < n_vectors + lanes
 
 
 @pytest.mark.parametrize("measures", ["1", "0"])
@@ -285,15 +233,13 @@ def test_the_fastest_is_measured_once(measures, gpu, monkeypatch):
     assert len(timed) == n
 
 
-def test_kernels_by_name(gpu, monkeypatch):
+def test_kernels_by_name(monkeypatch):
     """CVRARRAY_KERNEL names those that take part, or with a minus sign those that do not; a name of none is no limit."""
-    from cvrarray.gpu import plan
-
-    named = [plan.Candidate(name, lambda: None) for name in ("rows 8x4", "rows 8x1", "walk")]
+    names = ["rows 8x4", "rows 8x1", "walk"]
     expected = {"walk": [2], "rows": [0, 1], "-walk": [0, 1], "-rows": [2], "turns": [0, 1, 2], "": [0, 1, 2]}
     for wanted, left in expected.items():
         monkeypatch.setenv("CVRARRAY_KERNEL", wanted)
-        assert list(plan._asked_for(named)) == [named[k] for k in left], wanted
+        assert asked_for(names) == [names[k] for k in left], wanted
 
 
 def arrow(n, size, dtype, seed=3):
@@ -325,7 +271,7 @@ def test_rows_of_many_pieces(size, dtype, gpu):
     csr.data = zoo.float_vector(csr.nnz, dtype)
     A = cvrarray.BBCSRArray(csr, block_size=size, device=gpu)
     y = A @ x
-    assert_columns(y[:, :2], csr, get(x)[:, :2])
+    assert_product(y[:, :2], csr, get(x)[:, :2])
     for _ in range(5):
         assert_same_bits(A @ x, y)
     stream, again = cupy.cuda.Stream(non_blocking=True), cupy.empty_like(y)
@@ -382,7 +328,7 @@ def test_chunks_for_many_columns(gpu):
     for k in (12, 1 << 15):
         found = cvrarray.CVRArray._for_columns(on_gpu, k)
         n_chunks = found["n_chunks"]
-        assert found["split"] == cvrarray.CVRArray._defaults(on_gpu)["split"]
+        assert found["split"] == cvrarray.CVRArray._for_conversion(on_gpu, devices.of(on_gpu.data))["split"]
         assert 1 <= n_chunks <= default
         assert k == 12 or n_chunks < default
         x = matrix(csr.shape[1], k, np.float32)
@@ -442,8 +388,8 @@ LONG_ROWS = {"tall": (700, 9, 0.6), "long rows": (110, 320, 0.97), "middle": (50
     [("float32", "any", 32), ("float64", "few", 5), ("complex64", "one", 1), ("float32", "one", 32), ("int8", "any", 24)],
 )
 @pytest.mark.parametrize("name", LONG_ROWS)
-def test_long_rows(name, dtype, values, n_lanes, gpu):
-    """Of A, or of X alone, which a warp has then; chunks are long or many, and cut rows; X has entries not to be touched."""
+def test_long_rows(name, dtype, values, n_lanes, gpu, monkeypatch):
+    """Of A, or of X alone; chunks are long or many, and cut rows; X has entries not to be touched. Both ways alike."""
     n_rows, n_cols, density = LONG_ROWS[name]
     rng = np.random.default_rng(3)
     full = rng.integers(1, {"any": 9, "few": 4, "one": 2}[values], (n_rows, n_cols)).astype(dtype)
@@ -452,33 +398,37 @@ def test_long_rows(name, dtype, values, n_lanes, gpu):
     csr = scipy.sparse.csr_array(full)
     least = 512 // csr.dtype.itemsize
     for n_chunks in (1, 3, 90):
-        A = cvrarray.CVRArray(csr, n_lanes=n_lanes, n_chunks=n_chunks, split="even", device=gpu)
+        A, B = (cvrarray.CVRArray(csr, n_lanes=n_lanes, n_chunks=n_chunks, split="even", device=gpu) for _ in range(2))
         for k in (least // 4, least // 2 + 2, least, least + 2, 2 * least + 3):
             x = matrix(n_cols, k, dtype)
             exact = full @ x
             if x.dtype.kind in "fc":
                 x[np.diff(csr.tocsc().indptr) == 0] = np.nan
+            monkeypatch.setenv("CVRARRAY_KERNEL", "groups")
             y = A @ put(x, gpu)
             np.testing.assert_array_equal(get(y), exact, f"{n_chunks} chunks, {k} columns")
-            assert_same_bits(y, A @ put(x, gpu))
+            monkeypatch.setenv("CVRARRAY_KERNEL", "long rows")
+            assert_same_bits(y, B @ put(x, gpu))
             before = matrix(n_rows, k, dtype, seed=7)
-            for alpha, beta in ((2, 0), (-1, 3)):
+            for way, alpha, beta in ((A, 2, 0), (A, -1, 3), (B, -1, 3)):
                 out = put(before, gpu)
-                A.matmat(put(x, gpu), out=out, alpha=alpha, beta=beta)
+                way.matmat(put(x, gpu), out=out, alpha=alpha, beta=beta)
                 np.testing.assert_array_equal(get(out), (alpha * exact + beta * before).astype(dtype))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_longer_chunks_for_each_number_of_columns(dtype, gpu, rechunked):
-    """Wider X has longer chunks."""
-    rng = np.random.default_rng(5)
-    csr = scipy.sparse.csr_array((rng.random((3000, 40)) < 0.7).astype(dtype))
-    csr.data[:] = rng.integers(1, 9, csr.nnz)
-    A = cvrarray.CVRArray(csr, n_chunks=200, device=gpu)
-    for k in (16, 64, 130, 300):
-        x = matrix(csr.shape[1], k, dtype)
-        np.testing.assert_array_equal(get(A @ put(x, gpu)), csr @ x)
-    assert 2 <= len(rechunked) <= 4
+@pytest.mark.parametrize(
+    ("k", "mean", "n_chunks", "expected"),
+    [(31, 30, 1, [False]), (32, 12, 1, [True, False]), (32, 11, 1, [False, True]), (32, 12, 900, [False, True])],
+)
+def test_which_ways_chunks_have(k, mean, n_chunks, expected, monkeypatch):
+    """From 128 bytes of a row of X on two, first that for long rows where rows of A are long, and chunks not too many."""
+    pytest.importorskip("cupy")
+    from cvrarray.gpu import cvr_matmat
+
+    monkeypatch.setattr(cvr_matmat, "processors", lambda: 132)
+    monkeypatch.setattr(cvr_matmat, "attribute", lambda name: 50 << 20)
+    of = cvr_matmat.Kind((1000, 1000), 1000 * mean, 32, np.dtype(np.float32))
+    assert [how.is_long for how in cvr_matmat.candidates(k, 1, of, n_chunks)] == expected
 
 
 @pytest.mark.parametrize("columns", [16, 48, 256])
@@ -494,37 +444,18 @@ def test_chunks_that_were_asked_for_stay(columns, gpu, rechunked):
 
 
 def test_longer_chunks_get_new_values(gpu, rechunked):
-    csr = zoo.floats("power_law", np.float32)
-    x = zoo.float_vector(csr.shape[1] * 16, np.float32).reshape(-1, 16)
-    A = cvrarray.CVRArray(csr, n_chunks=100, device=gpu)
-    first = A @ put(x, gpu)
-    for factor in (1, 4):  # a power of two, above 0: a row without entries gives 0.0, and not -0.0
-        assert A.with_values(put(factor * csr.data, gpu), out=A) is A
-        assert_same_bits(A @ put(x, gpu), factor * first)
-    assert len(rechunked) == 1
-
-
-def test_longer_chunks_are_found_once_for_all_values(gpu, rechunked):
+    """And are found once for all values."""
     csr = zoo.floats("power_law", np.float32)
     x = put(zoo.float_vector(csr.shape[1] * 16, np.float32).reshape(-1, 16), gpu)
     A = cvrarray.CVRArray(csr, n_chunks=100, device=gpu)
     first = A @ x
+    for factor in (1, 4):  # a power of two, above 0: a row without entries gives 0.0, and not -0.0
+        assert A.with_values(put(factor * csr.data, gpu), out=A) is A
+        assert_same_bits(A @ x, factor * first)
+    assert len(rechunked) == 1
     for factor in (4, 8):
         assert_same_bits(A.with_values(put(factor * csr.data, gpu)) @ x, factor * first)
     assert len(rechunked) == 3 and len({id(made.tables.step_ptr) for made in rechunked}) == 1
-
-
-def test_longer_chunks_in_a_captured_graph(gpu, rechunked):
-    """Made while a graph is captured; a replay has the values that the array has then."""
-    import cupy
-
-    csr = zoo.floats("power_law", np.float32)
-    x = put(zoo.float_vector(csr.shape[1] * 16, np.float32).reshape(-1, 16), gpu)
-    expected = cvrarray.CVRArray(csr, n_chunks=100, device=gpu) @ x
-    A, out = cvrarray.CVRArray(csr, n_chunks=100, device=gpu), cupy.empty_like(expected)
-    captured(lambda: A.matmat(x, out=out)).launch()
-    assert_same_bits(out, expected)
-    assert len(rechunked) == 2
 
 
 def test_longer_chunks_short_of_memory(gpu, rechunked, monkeypatch):
@@ -578,13 +509,32 @@ def test_values_that_are_all_infinite(build, device):
 
 @BUILD
 def test_any_order_and_stride(build, device):
+    """What lies between the numbers of X is not read; ``A.T @ X`` without tables multiplies the columns one by one."""
     csr = zoo.integers("rows_of_mixed_length", np.float64)
     A, n = build(csr, device), csr.shape[1]
-    base = put(matrix(2 * n, 12), device)
-    for x in (base[:n], base[::2], base[:n, ::3], base[n - 1 :: -1], base[:n, ::-1], base.T[:, :n].T, base[:n].T.copy().T):
-        np.testing.assert_array_equal(get(A @ x), csr.toarray() @ get(x))
-    wide = put(matrix(12, n), device)
-    np.testing.assert_array_equal(get(A @ wide.T), csr.toarray() @ get(wide).T)
+    view = TransposedArray.once(build(csr.T.tocsr(), device))
+    base, apart = put(matrix(2 * n, 12), device), np.full((24, n + 5), np.nan)
+    apart[::2, 3 : n + 3] = matrix(12, n)
+    for x in (base[:n], base[::2], base[:n, ::3], base[n - 1 :: -1], base[:n, ::-1], base.T[:, :n].T, base[:n].T.copy().T,
+              put(apart, device)[::2, 3 : n + 3].T, put(matrix(12, n), device).T):  # fmt: skip
+        for multiply in (A, view):
+            np.testing.assert_array_equal(get(multiply @ x), csr.toarray() @ get(x))
+
+
+def test_a_structure_is_looked_at_once(gpu, monkeypatch):
+    """By products with a vector and with matrices in either order, and by arrays that differ in their values."""
+    from cvrarray.gpu import bbcsr_lengths, bbcsr_reads
+
+    looked, kernel, aside = [], bbcsr_reads.SAMPLED_COLUMNS, bbcsr_lengths.aside
+    monkeypatch.setattr(bbcsr_reads, "SAMPLED_COLUMNS", lambda *of: looked.append("columns") or kernel(*of))
+    monkeypatch.setattr(bbcsr_lengths, "aside", lambda: looked.append("lengths") or aside())
+    csr = cvrarray.generate.stencil27(16)
+    x = put(matrix(csr.shape[1], 4), gpu)
+    A = cvrarray.BBCSRArray(csr, block_size=1, device=gpu)
+    for array in (A, A.with_values(put(2 * csr.data, gpu))):
+        for given in (x[:, 0].copy(), x, put(get(x).T.copy(), gpu).T):
+            array @ given
+    assert sorted(looked) == ["columns", "lengths"]
 
 
 @pytest.mark.small
@@ -617,62 +567,6 @@ def test_a_copy_of_fortran_order_gives_the_bits_of_c_order(build, k, device):
 
 
 @BUILD
-@pytest.mark.parametrize(("alpha", "beta"), [(1, 0), (2.5, 0), (0, 0), (1, 1), (-1, 0.5), (0, 2)])
-@pytest.mark.parametrize("k", [1, 4, 11])
-@pytest.mark.each_pair
-def test_out_alpha_and_beta(build, alpha, beta, k, device):
-    csr = zoo.floats("rows_of_mixed_length", np.float64)
-    x = zoo.float_vector(csr.shape[1] * k).reshape(-1, k)
-    before = zoo.float_vector(csr.shape[0] * k, seed=9).reshape(-1, k)
-    A = build(csr, device)
-    out = put(before.copy(), device)
-    assert A.matmat(put(x, device), out=out, alpha=alpha, beta=beta) is out
-    assert_columns(out, csr, x, alpha, beta, before)
-    columns = put(before.T.copy(), device).T  # in Fortran's order
-    assert A.matmat(put(x, device), out=columns, alpha=alpha, beta=beta) is columns
-    assert_columns(columns, csr, x, alpha, beta, before)
-
-
-@BUILD
-def test_poisoned_out_is_not_read(build, device):
-    for name in ("many_empty_rows_between", "all_rows_empty", "one_dense_row", "blocks_with_holes"):
-        csr = zoo.integers(name, np.float64)
-        x = matrix(csr.shape[1], 4)
-        out = put(np.full((csr.shape[0], 4), np.nan), device)
-        build(csr, device).matmat(put(x, device), out=out)
-        np.testing.assert_array_equal(get(out), csr.toarray() @ x)
-
-
-@BUILD
-def test_only_the_view_is_written(build, device):
-    csr = zoo.integers("rows_of_mixed_length", np.float64)
-    x, whole = matrix(csr.shape[1], 3), matrix(csr.shape[0], 9, seed=6)
-    target = put(whole.copy(), device)
-    view = target[:, 1::3]
-    assert build(csr, device).matmat(put(x, device), out=view, beta=2) is view
-    assert_columns(np.ascontiguousarray(get(target)[:, 1::3]), csr, x, 1, 2, whole[:, 1::3])
-    np.testing.assert_array_equal(get(target)[:, 0::3], whole[:, 0::3])
-    np.testing.assert_array_equal(get(target)[:, 2::3], whole[:, 2::3])
-
-
-@BUILD
-def test_out_overlaps_x(build, device):
-    csr = zoo.integers("banded_stencil", np.float64)
-    x = matrix(csr.shape[1], 4)
-    shared = put(x.copy(), device)
-    assert build(csr, device).matmat(shared, out=shared) is shared
-    np.testing.assert_array_equal(get(shared), csr.toarray() @ x)
-
-
-@BUILD
-def test_infinities_touch_only_their_rows_and_columns(build, device):
-    csr = zoo.integers("explicit_zeros_beside_holes", np.float64)
-    x = matrix(csr.shape[1], 5)
-    x[::7, 1], x[3::5, 3] = np.inf, np.nan
-    assert_columns(build(csr, device) @ put(x, device), csr, x)
-
-
-@BUILD
 def test_infinite_alpha(build, device):
     """alpha multiplies sums, also those of rows without entries: inf * 0 is nan, on every device."""
     csr = zoo.integers("many_empty_rows_between", np.float64)
@@ -683,31 +577,6 @@ def test_infinite_alpha(build, device):
             np.testing.assert_array_equal(get(A.matvec(put(x, device), alpha=alpha)), expected)
             many = get(A.matmat(put(np.stack([x, x], 1), device), alpha=alpha))
             np.testing.assert_array_equal(many, np.stack([expected, expected], 1))
-
-
-@pytest.mark.parametrize("split", ["rows", "nnz"])
-@pytest.mark.parametrize("dtype", ["float32", "float64", *rarely("int8", "complex128")])
-@pytest.mark.parametrize(("k", "alpha", "beta"), [(3, 1, 0), (64, 3, 2), (130, 1, 0)])
-@pytest.mark.each_pair
-def test_rows_in_many_chunks(k, alpha, beta, dtype, split, device):
-    """Nothing of one product is left for the next."""
-    lengths, n_cols = [2000, 0, 3, 5000, 1], 5000
-    indices = np.concatenate([np.arange(length) for length in lengths])
-    values = zoo.vector(indices.size, dtype)
-    csr = scipy.sparse.csr_array((values, indices, np.append(0, np.cumsum(lengths))), shape=(5, n_cols))
-    A = cvrarray.CVRArray(csr, n_chunks=150, split=split, device=device)
-    for seed in range(2):
-        x, before = matrix(n_cols, k, dtype, seed=seed), matrix(5, k, dtype, seed=9)
-        out = put(before.copy(), device)
-        assert_columns(A.matmat(put(x, device), out=out, alpha=alpha, beta=beta), csr, x, alpha, beta, before)
-
-
-@BUILD
-def test_same_bits_as_in_another_call(build, device):
-    csr = zoo.floats("power_law", np.float32)
-    x = put(zoo.float_vector(csr.shape[1] * 16, np.float32).reshape(-1, 16), device)
-    A = build(csr, device)
-    assert_same_bits(A @ x, A @ x)
 
 
 @BUILD
@@ -739,19 +608,13 @@ def test_every_spelling(build, device):
         assert devices.of(y) == devices.parse(device)
 
 
-def test_x_as_nested_lists():
-    csr = zoo.integers("tridiagonal_31", np.float64)
-    x = matrix(31, 2)
-    for build in DEFAULTS:
-        np.testing.assert_array_equal(build(csr) @ x.tolist(), csr.toarray() @ x)
-
-
 def test_x_of_other_kinds():
-    """Subclasses of ndarray are taken as NumPy takes them; np.matrix counts as an array."""
+    """Nested lists and subclasses of ndarray are taken as NumPy takes them; np.matrix counts as an array."""
     csr = zoo.integers("tridiagonal_31", np.float64)
     x = matrix(31, 2)
     for build in DEFAULTS:
         A = build(csr)
+        np.testing.assert_array_equal(A @ x.tolist(), csr.toarray() @ x)
         np.testing.assert_array_equal(A @ x.view(type("Mine", (np.ndarray,), {})), csr.toarray() @ x)
         np.testing.assert_array_equal(A @ x.astype(">f8"), csr.toarray() @ x)
         with pytest.raises(TypeError, match=r"masked.*filled"):
@@ -896,13 +759,6 @@ def test_sparse_product_by_panels(gpu, monkeypatch):
             found = (A @ A.T).to_scipy()
             np.testing.assert_array_equal(found.toarray(), (csr @ csr.T).toarray())
             assert found.has_canonical_format
-
-
-@pytest.mark.parametrize("dtype", ["bool", "int8", "int64"])
-def test_integers_times_integers(dtype):
-    left = zoo.integers("tridiagonal_33", dtype)
-    for build in DEFAULTS:
-        np.testing.assert_array_equal((build(left) @ build(left)).todense(), left.toarray() @ left.toarray())
 
 
 def test_integers_on_a_gpu(gpu):

@@ -10,25 +10,6 @@ from cvrarray.core.matmat_kernels import BlockRows, Rows
 H200 = 132  # multiprocessors
 
 
-@pytest.mark.parametrize(
-    ("line", "load", "nnz", "mean", "kernel"),
-    [
-        (200, 16, 3_000_000, 30, "cvr long rows"),
-        (200, 8, 3_000_000, 30, "cvr warps"),
-        (200, 8, 1_900_000, 30, "cvr long rows"),
-        (200, 8, 3_000_000, 7, "cvr warps"),
-        (132, 4, 3_000_000, 30, "cvr warps"),
-        (132, 4, 3_000_000, 7, "cvr"),
-        (128, 8, 3_000_000, 30, "cvr long rows"),
-        (260, 4, 100_000, 7, "cvr warps"),
-        (260, 4, 100_000, 30, "cvr long rows"),
-    ],
-)
-def test_chunks_by_the_bytes_of_a_load(line, load, nnz, mean, kernel):
-    """Of large matrices a warp has rows of X from 129 bytes on where a lane would load less than 16 bytes at a time."""
-    assert matmat_kernels.of_chunks((nnz // mean, 100), nnz, line, load) == kernel
-
-
 def rows(n, mean, longest=None, padding=1.0):
     """Rows in single columns, with `padding` slots an entry."""
     nnz = int(n * mean)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -15,20 +17,17 @@ def pointer_of(n: int, seed: int) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(WARP * rng.integers(1, 40, -(-n // WARP)) ** 2)])
 
 
-@pytest.mark.parametrize("n", [1, 31, 32, 97, 1000, 30_000])
-@pytest.mark.parametrize("size", [1, 2, 3, 6, 7, 40])
-@pytest.mark.parametrize("most", [1, 7, 132])
-def test_rows_are_dealt_out_whole(n, size, most):
+def test_rows_are_dealt_out_whole():
     """All of them, in order, in whole blocks of the preconditioner, with the bins that hold them."""
-    part = partition.parted(pointer_of(n, n + size), n, size, most)
-    first, blocks = part.first_row, part.n_bins.size
-    assert 1 <= blocks <= most
-    assert first[0] == 0
-    assert first[-1] == n
-    assert (np.diff(first) > 0).all()
-    assert (first[:-1] % size == 0).all()
-    np.testing.assert_array_equal(part.first_bin, first[:-1] // WARP)
-    np.testing.assert_array_equal(part.first_bin + part.n_bins, -(-first[1:] // WARP))
+    for n, size, most in itertools.product((1, 31, 32, 97, 1000, 30_000), (1, 2, 3, 6, 7, 40), (1, 7, 132)):
+        part = partition.parted(pointer_of(n, n + size), n, size, most)
+        first, blocks = part.first_row, part.n_bins.size
+        assert 1 <= blocks <= most
+        assert (first[0], first[-1]) == (0, n)
+        assert (np.diff(first) > 0).all()
+        assert (first[:-1] % size == 0).all()
+        np.testing.assert_array_equal(part.first_bin, first[:-1] // WARP)
+        np.testing.assert_array_equal(part.first_bin + part.n_bins, -(-first[1:] // WARP))
 
 
 def test_small_systems_of_blocks_keep_the_device_busy():

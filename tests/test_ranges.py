@@ -11,18 +11,8 @@ from fractions import Fraction
 from functools import cache
 
 import numpy as np
-import pytest
-from checks import bbcsr, cvr, get, put, rarely
+from checks import bbcsr, cvr, get, in_turn, put
 from scipy.sparse import csr_array
-
-# hub: a column, a row of the transpose, that is much longer than the others
-CASES = [(cvr(), False), (cvr(), True), *rarely((bbcsr(1), True)), (bbcsr(3), False)]
-case = pytest.mark.parametrize(
-    ("build", "hub"), CASES, ids=lambda value: str(value) if value not in (True, False) else "hub" if value else "plain"
-)
-dtypes = pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", *rarely("complex128")])
-# powers of ten that entries of x span, as far as the dtype holds, or how many of the entries are denormal
-ranges = pytest.mark.parametrize("extent", [0, 3, 6, 12, 25, 100, "some denormal", "all denormal"])
 
 
 @cache
@@ -100,10 +90,13 @@ def assert_near(y: np.ndarray, expected: tuple, dtype: str) -> None:
         )
 
 
-@case
-@dtypes
-@ranges
-@pytest.mark.each_pair
+@in_turn(
+    "extent, build, hub, dtype",
+    [0, 3, 6, 12, 25, 100, "some denormal", "all denormal"],
+    [(cvr(), False), (cvr(), True), (bbcsr(3), False)],  # hub: a column, a row of the transpose, that is much longer
+    ["float32", "float64", "complex64"],
+    times=2,
+)
 def test_error_does_not_grow_with_the_range(build, hub, dtype, extent, device):
     A = build(web(dtype, hub), device)
     for array in (A, A.T):

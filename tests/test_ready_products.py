@@ -8,23 +8,20 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import zoo
-from checks import ONE_OF_EACH, assert_same_bits, get, in_threads, put
+from checks import ONE_OF_EACH, assert_same_bits, get, in_threads, in_turn, put
 
-from cvrarray.array import products
+from cvrarray.array import kept
 from cvrarray.core import devices
 
 BUILD = pytest.mark.parametrize("build", ONE_OF_EACH, ids=str)
-SHAPES = pytest.mark.parametrize("columns", [(), (1,), (2,), (16,), (33,)], ids=str)
+SHAPES = [((),), ((1,),), ((2,),), ((16,),), ((33,),)]
 
 
 def operand(n, columns, dtype="float64", seed=4):
     return zoo.float_vector(n * int(np.prod(columns, dtype=int)), dtype, seed).reshape(n, *columns)
 
 
-@BUILD
-@SHAPES
-@pytest.mark.parametrize("dtype", ["float32", "complex128"])
-@pytest.mark.parametrize("transposed", [False, True])
+@in_turn("columns, build, dtype, transposed", SHAPES, ONE_OF_EACH, ["float32", "complex128"], [False, True], times=2)
 def test_later_calls_have_the_bits_of_the_first(build, columns, dtype, transposed, device):
     csr = zoo.floats("rows_of_mixed_length", dtype)
     A = build(csr, device).T if transposed else build(csr, device)
@@ -49,7 +46,7 @@ def test_later_calls_have_the_bits_of_the_first(build, columns, dtype, transpose
 
 
 @BUILD
-@SHAPES
+@pytest.mark.parametrize(("columns",), SHAPES, ids=str)
 def test_operands_that_do_not_fit(build, columns, device):
     """The same errors, and the same care for memory that is shared, as the first time."""
     csr = zoo.integers("banded_stencil", np.float64)
@@ -78,9 +75,7 @@ def test_operands_that_do_not_fit(build, columns, device):
         multiply(given)
 
 
-@BUILD
-@SHAPES
-@pytest.mark.parametrize("scalar", [np.ones(1), np.ones(2), np.empty(0), 1 + 0j, Fraction(1), "device"], ids=str)
+@in_turn("scalar, columns, build", [np.ones(1), np.ones(2), np.empty(0), 1 + 0j, Fraction(1), "device"], SHAPES, ONE_OF_EACH)
 def test_scalars_that_are_refused(build, columns, scalar, device):
     """As the first time: of an array == is an array, and what equals 1 need not be a number that is taken."""
     csr = zoo.integers("banded_stencil", np.float64)
@@ -98,10 +93,10 @@ def test_scalars_that_are_refused(build, columns, scalar, device):
 def test_few_are_kept(build, device):
     csr = zoo.floats("rows_of_mixed_length")
     for A in (build(csr, device), build(csr, device).T):
-        for k in range(2, products.MOST_READY + 5):
+        for k in range(2, kept.Few.most + 5):
             x = put(operand(A.shape[1], (k,)), device)
             assert_same_bits(A @ x, A @ x)
-            assert 0 < len(A._ready) <= products.MOST_READY
+            assert 0 < len(A._products.ready) <= kept.Few.most
 
 
 @BUILD

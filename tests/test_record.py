@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 
 import numpy as np
-import oracle
 import pytest
 import scipy.io
 import scipy.sparse
@@ -21,12 +20,10 @@ from asv_bench.record import (
     gpu_peers,
     machine,
     products,
-    products_page,
     solve,
 )  # fmt: skip
 from asv_bench.record import gpu as gpu_run
 from cvrarray import generate
-from cvrarray.cli import bench, sources
 from cvrarray.core import devices
 from cvrarray.cpu import distinct
 
@@ -76,14 +73,6 @@ def test_to_bsr(size):
     assert again.has_canonical_format
     with pytest.raises(gpu_peers.LeftOut, match=f"61 x 36 is no multiple of {size}"):
         gpu_peers.to_bsr(matrix((61, 36)), size, np)
-
-
-def test_formats_that_would_be_too_large():
-    with pytest.raises(gpu_peers.LeftOut, match=r"would store [\d.]+ times the bytes of CSR"):
-        gpu_peers.to_bsr(scipy.sparse.csr_array((np.ones(10), (6 * np.arange(10),) * 2), shape=(60, 60)), 6, np)
-    row = scipy.sparse.csr_array((np.ones(1000), (np.zeros(1000, int), np.arange(1000))), shape=(32, 1000))
-    with pytest.raises(gpu_peers.LeftOut, match=r"would store 32\.0 times the bytes of CSR"):
-        gpu_peers.to_sell(row, np)
 
 
 def off_by_one(csr, x, y):
@@ -142,50 +131,6 @@ def test_measures_who_is_right(quick):
         assert not case["cold"]
     assert gpu_run.exit_code(report) == 0
     json.dumps(report, allow_nan=False)
-
-
-def test_wrong_product_of_ours_is_told(quick, monkeypatch, capsys):
-    def broken(csr, formats, device, build=bench.build):
-        built, left_out = build(csr, formats, device)
-        return {name: array * 1.5 if name == "bbcsr" else array for name, array in built.items()}, left_out
-
-    monkeypatch.setattr(bench, "build", broken)
-    report = measured({"other": lambda: matrix((300, 200))}, ["float64"])
-    runs = {run["name"]: run for run in report["results"][0]["runs"]}
-    assert (runs["cvr"]["correct"], runs["bbcsr"]["correct"], runs["scipy"]["correct"]) == (True, False, True)
-    assert gpu_run.exit_code(report) == 1
-    assert "bbcsr @ x is wrong for other in float64" in capsys.readouterr().err
-
-
-def test_gathers_are_sectors_of_x():
-    dense = scipy.sparse.csr_array(np.ones((100, 64)))
-    assert gpu_run.gathers(dense, np) == 64 * 8 / 32  # one group of rows: every sector once
-    scattered = scipy.sparse.csr_array((np.ones(50), (np.arange(50), 4 * np.arange(50))), shape=(50, 200))
-    assert gpu_run.gathers(scattered, np) == 50  # each its own sector
-    assert gpu_run.gathers(scattered.astype(np.float32), np) == 25
-    long = scipy.sparse.csr_array((np.ones(100_000), np.zeros(100_000, np.int32), np.arange(100_001)), shape=(100_000, 1))
-    assert gpu_run.gathers(long, np) == pytest.approx(100_000 / 2048)
-    assert gpu_run.gathers(scipy.sparse.csr_array((5, 5)), np) == 0
-
-
-def test_files_above_half_a_million_nonzeros(tmp_path, monkeypatch):
-    for name, count in {"large": 500_001, "small": 500_000}.items():
-        np.savez(tmp_path / f"{name}.npz", indptr=np.array([0, count]), indices=np.arange(count), shape=np.array([1, count]))
-    monkeypatch.setenv("CVRARRAY_MATRICES", str(tmp_path))
-    cases = gpu_run.all_cases("full", 0, devices.CPU)
-    assert {name for name in cases if name.partition(" (")[0] not in gpu_run.MATRICES} == {"large"}
-    assert cases["large"]().shape == (1, 500_001)
-
-
-def test_reference_on_the_gpu(gpu):
-    device = devices.parse(gpu)
-    for dtype in ("float32", "float64"):
-        csr = matrix((500, 300), 0.2).astype(dtype)
-        x = np.arange(300).astype(dtype)
-        expected, bound = oracle.product(csr, x)
-        found, allowed = gpu_run.reference(sources.place(csr, device), device.xp.asarray(x), device)
-        np.testing.assert_allclose(found.get(), expected, rtol=1e-13)
-        np.testing.assert_allclose(allowed.get(), bound, rtol=1e-13)
 
 
 def test_run_on_the_gpu(gpu, tmp_path, capsys):
@@ -255,32 +200,6 @@ def test_pages_of_what_was_recorded(path, tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ("make", "expected"),
-    [
-        (lambda: generate.rmat(12, 16), "power law"),
-        (lambda: generate.elast3(6), "blocks"),
-        (lambda: generate.poisson7(10), "regular"),
-        (lambda: scipy.sparse.random_array((500, 500), density=0.004, format="csr", rng=np.random.default_rng(1)), "other"),
-        (lambda: scipy.sparse.csr_array((0, 4)), "regular"),
-    ],
-)
-def test_group(make, expected):
-    assert products_page.group(make()) == expected
-
-
-def test_gpu_peak_memory_counts_what_lives_at_once(gpu):
-    cupy = pytest.importorskip("cupy")
-
-    def convert():
-        first = cupy.empty(1 << 20, cupy.uint8)
-        del first
-        return [cupy.empty(1 << 20, cupy.uint8), cupy.empty(1 << 19, cupy.uint8)]
-
-    assert machine.peak_bytes(convert, devices.parse(gpu)) == 3 << 19
-    assert machine.peak_bytes(convert, devices.CPU) is None
-
-
 def test_products(quick, monkeypatch, tmp_path, device):
     """Figures fit together, with each number of threads and in rounds; the page names every matrix, and no folder."""
     csr = matrix((60, 50), 0.08)
@@ -304,13 +223,6 @@ def test_products(quick, monkeypatch, tmp_path, device):
         page, figures = ((tmp_path / "report" / name).read_text() for name in ("cpu.md", "cpu.json"))
         assert page.count("| small | ") == 4
         assert str(tmp_path) not in page + figures
-
-
-def test_generated_matrices_are_made_definite():
-    for csr in (generate.poisson7(5), generate.elast3(3), generate.rmat(7, 4), generate.uniform(90, 3)):
-        found = solve.definite(csr)
-        assert abs(found - found.T).max() <= 1e-15
-        assert np.linalg.eigvalsh(found.toarray()).min() > 0
 
 
 def test_solve(tmp_path, monkeypatch, capsys):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import numpy as np
 import oracle
 import pytest
@@ -21,18 +19,10 @@ from checks import (
 from scipy.sparse import csr_array
 
 from cvrarray import CVRArray
+from cvrarray.array import encoding
 from cvrarray.core.lanes import SPARE
 
 N_COLS = 90_001
-
-
-@pytest.fixture(autouse=True)
-def no_other_way(monkeypatch):
-    """Long rows too."""
-    if importlib.util.find_spec("cupy"):
-        from cvrarray.gpu import long_rows
-
-        monkeypatch.setattr(long_rows, "suits", lambda tables: False)
 
 
 def uneven(dtype, n_rows: int = 700, n_cols: int = N_COLS, empty: int = 5) -> csr_array:
@@ -60,7 +50,7 @@ def test_layout(longest, empty, dtype, gpu):
     csr = rows_of(lengths, rng)
     tables = CVRArray(csr, device=gpu)._tables
     slots = row_lanes.slots(tables, np.dtype(dtype), lambda: longest)
-    layout = row_lanes.Layout(tables, cvr.slots_by_rows(tables), slots)
+    layout = row_lanes.Layout(cvr.slots_by_rows(tables), slots, tables.empty_row)
     col, base, ends, row_of, cut_row, *_ = (field if isinstance(field, int | None) else field.get() for field in layout.fields)
     threads, per, span = row_lanes.THREADS, layout.slots, layout.span.get()
     filled = np.flatnonzero(lengths)
@@ -90,7 +80,7 @@ def test_layout(longest, empty, dtype, gpu):
     assert layout.is_cut == (cut_row >= 0).any()
 
     slot, col = slot[is_there], (col + base[:, None, None])[is_there]
-    val = CVRArray(csr, device=gpu)._plain_values().get()
+    val = encoding.plain(CVRArray(csr, device=gpu)).get()
     for number, row in enumerate(filled):
         lanes = slice(start[number], start[number + 1])
         n = lengths[row]
@@ -150,7 +140,7 @@ def test_columns_near_and_far(n_cols, gpu):
     A, x = CVRArray(csr, device=gpu), rng.standard_normal(n_cols)
     expected, bound = oracle.product(csr, x, 1, 0, np.zeros(30))
     assert (np.abs((A @ cupy.asarray(x)).get() - expected) <= bound).all()
-    layout = row_lanes.Layout(A._tables, cvr.slots_by_rows(A._tables), 8)
+    layout = row_lanes.Layout(cvr.slots_by_rows(A._tables), 8, A._tables.empty_row)
     assert layout.col.dtype == ("uint16" if n_cols < 1 << 16 else "int32")
 
 

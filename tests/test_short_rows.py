@@ -17,6 +17,7 @@ from checks import (
 from scipy.sparse import csr_array
 
 from cvrarray import BBCSRArray, CVRArray
+from cvrarray.array import encoding
 
 FORMATS = pytest.mark.parametrize(
     "build", [CVRArray, lambda csr, **of: BBCSRArray(csr, block_size=1, **of)], ids=["cvr", "bbcsr"]
@@ -40,11 +41,11 @@ def even(dtype="float64", longest: int = 7, n_rows: int = 1003) -> csr_array:
 
 @pytest.fixture
 def taken(monkeypatch):
-    """Whether each product that is prepared from here on goes this way."""
-    from cvrarray.gpu import short_rows
+    """The layouts that are made from here on."""
+    from cvrarray.gpu import row_lanes
 
-    found, product = [], short_rows.product
-    monkeypatch.setattr(short_rows, "product", lambda *of: found.append(product(*of)) or found[-1])
+    found, layout = [], row_lanes.Layout
+    monkeypatch.setattr(row_lanes, "Layout", lambda *of: found.append(layout(*of)) or found[-1])
     return found
 
 
@@ -57,7 +58,7 @@ def test_products(dtype, longest, build, taken, gpu):
     csr = even(dtype, longest)
     product = np.result_type(dtype, np.float32) if dtype == "bool" else np.dtype(dtype)
     assert_products(build(csr, device=gpu), csr, product)
-    assert taken and None not in taken
+    assert taken and all(layout.is_even for layout in taken)
 
 
 @pytest.mark.small
@@ -79,7 +80,7 @@ def test_which_matrices(lengths, expected, taken, gpu):
     csr = rows_of(lengths, n_cols=500) if len(lengths) < 5000 else of_diagonals(lengths)
     A, x = BBCSRArray(csr, block_size=1, device=gpu), np.random.default_rng(1).standard_normal(csr.shape[1])
     assert_product(A @ put(x, gpu), csr, x)
-    assert any(run is not None for run in taken) == expected
+    assert bool(taken) == expected
 
 
 def of_diagonals(lengths) -> csr_array:
@@ -94,14 +95,14 @@ def of_diagonals(lengths) -> csr_array:
 @FORMATS
 def test_layout(build, gpu):
     """Slot e of row r is at (r // 32 * width + e) * 32 + r % 32: each says where its value is, and its column."""
-    from cvrarray.gpu import bbcsr, cvr, short_rows
+    from cvrarray.gpu import bbcsr, cvr, row_lanes
 
     csr = even()
     A = build(csr, device=gpu)
     by_rows = (cvr if isinstance(A, CVRArray) else bbcsr).slots_by_rows(A._tables)
-    layout = short_rows.Layout(A._tables, by_rows, 7)
+    layout = row_lanes.Layout(by_rows, 7, None)
     source, col = (table.get().reshape(-1, 7, 32).transpose(0, 2, 1).reshape(-1, 7) for table in (layout.source, layout.col))
-    values = A._plain_values().get()
+    values = encoding.plain(A).get()
     for row, length in enumerate([*np.diff(csr.indptr), *[0] * (source.shape[0] - csr.shape[0])]):
         at = slice(csr.indptr[row], csr.indptr[row] + length) if length else slice(0)
         np.testing.assert_array_equal(col[row], [*csr.indices[at], *[-1] * (7 - length)])
@@ -143,6 +144,6 @@ def test_in_a_graph(build, gpu):
 
 @FORMATS
 def test_arrays_of_one_structure_share_a_layout(build, monkeypatch, gpu):
-    from cvrarray.gpu import short_rows
+    from cvrarray.gpu import row_lanes
 
-    assert_one_layout_a_structure(build(even("float32"), device=gpu), monkeypatch, short_rows, 1)
+    assert_one_layout_a_structure(build(even("float32"), device=gpu), monkeypatch, row_lanes, 1)

@@ -6,20 +6,17 @@ import numpy as np
 import pytest
 import scipy.sparse
 import zoo
-from checks import assert_same_tables
+from checks import assert_same_tables, get, in_turn, put
 
 import cvrarray
 from cvrarray.choice import model
-from cvrarray.core import lanes, sharing, short_rows
+from cvrarray.core import lanes, short_rows
 from cvrarray.core.tables import NOTHING, Seen
 from cvrarray.cpu import statistics
 from cvrarray.input import coercion
 
 
-@pytest.mark.parametrize("index", [np.int32, np.int64])
-@pytest.mark.parametrize("exact", [True, False])
-@pytest.mark.parametrize("name", zoo.ZOO)
-@pytest.mark.each_value
+@in_turn("name, exact, index", zoo.ZOO, [True, False], [np.int32, np.int64])
 def test_row_lengths(name, exact, index, device):
     csr = zoo.integers(name)
     csr.indptr, csr.indices = csr.indptr.astype(index), csr.indices.astype(index)
@@ -77,43 +74,18 @@ def test_what_costs_a_product_on_a_gpu(nnz, n_rows):
         other = model.predict(even._replace(**changed), "cuda")
         return {name for name in times if other[name] > times[name]}
 
-    is_long, slots = lanes.has_long_rows(n_rows, nnz), lanes.slots_of_lanes(nnz, n_rows, 4, mean)
-    alike = {"bbcsr1"} | ({"cvr"} if slots else set()) if short_rows.suit(n_rows, nnz, mean) else set()
+    slots = lanes.slots_of_lanes(nnz, n_rows, 4, mean, 132)
+    alike = {"bbcsr1"} | ({"cvr"} if slots else set()) if short_rows.suit(n_rows, nnz, mean, 132) else set()
     assert len({times[name] for name in alike}) <= 1
     assert slower(row_max=mean + 1) >= alike
     assert slower(table_bytes={name: 2 * n_bytes for name, n_bytes in tables.items()}) == {*tables} - alike
-    counts_sectors = not is_long and (slots > 0 or mean > 2)  # chunks of shorter rows have so many that lines tell
+    counts_sectors = slots > 0 or mean > 2  # chunks of shorter rows have so many that lines tell
     assert slower(sectors=0.9) == {"bbcsr1"} | ({"cvr"} if counts_sectors else set())
-    assert slower(lines=0.9) == ({"bbcsr1"} if is_long or slots else {"cvr", "bbcsr1"}) - alike
-    assert slower(row_max=100 * mean) == {"bbcsr1", "bbcsr3"} | (set() if is_long else {"cvr"})
+    assert slower(lines=0.9) == ({"bbcsr1"} if slots else {"cvr", "bbcsr1"}) - alike
+    is_cut = slots > 0 and lanes.are_cut(lanes.MOST_SLOTS, mean) == 1  # as all rows are
+    assert slower(row_max=100 * mean) >= {"bbcsr1", "bbcsr3"} | (set() if is_cut else {"cvr"})
     assert slower(block_fill={1: 1.0, 3: 1.1}) == {"bbcsr3"}
-    assert slower(empty_rows=1) >= (set() if is_long else {"cvr"}) - alike
-
-
-def test_what_l1_holds_of_x_is_read_from_l2_once():
-    """By each multiprocessor: what bins need beyond that costs little, and nothing where x is in shared memory."""
-    stats = model.Statistics(
-        (1_000_000, 10_000), 10_000_000, np.dtype(np.float32), 0, 10, 10.0, 10.0, 10, 0, {1: 1.0}, {"cvr": 1}, True,
-        sectors=0.8, lines=0.5,
-    )  # fmt: skip
-    once = 132 * 40_000 / 32 / 10_000_000
-    assert stats.gathered(4)[0] == pytest.approx(once + 0.1 * (0.8 - once))
-    assert stats.gathered(4, found=0.0)[0] == pytest.approx(once)
-    assert stats.gathered(16)[0] > stats.gathered(4)[0]
-    assert stats.gathered(32) == (1.0, 0.5)  # too large
-    few = stats._replace(nnz=10_000)
-    assert few.gathered(4) == (0.8, 0.5)  # none is needed twice
-
-
-def test_slots_that_rows_leave_empty_in_lanes():
-    """Even rows fill whole lanes; of others each leaves half a lane's slots but one empty, on average."""
-    assert [lanes.slots_a_nonzero(4, mean, longest) for mean, longest in ((5.0, 5), (7.8, 8), (8.0, 8))] == [1.6, 8 / 7.8, 1]
-    assert lanes.slots_a_nonzero(4, 5.0, 20) == 1.3
-    assert lanes.slots_a_nonzero(8, 10.0, 200) == 1.35
-
-
-def test_rows_of_more_lanes_than_blocks_leave_empty_are_cut():
-    assert [lanes.are_cut(4, longest) for longest in (1, 32, 48, 64, 1000)] == [0, 0, 0.5, 1, 1]
+    assert slower(empty_rows=1) >= {"cvr"} - alike
 
 
 def test_what_fits_l2_costs_more_a_byte_as_it_may_not_be_there():
@@ -127,56 +99,6 @@ def test_what_fits_l2_costs_more_a_byte_as_it_may_not_be_there():
     assert not larger.fits_l2
     fits, beyond = (model.predict(found, "cuda") for found in (stats, larger))
     assert all(beyond[name] < fits[name] for name in fits)
-
-
-def test_few_warps_share_wide_bins_so_that_long_ones_take_long():
-    bins = sharing.Bins(n_bins=6_248, mean=117, longest=466, block_size=1, itemsize=4, is_wide=False)
-    narrow, wide = sharing.least(bins), sharing.least(bins._replace(is_wide=True))
-    assert (narrow.sharers, wide.sharers) == (8, 2)
-    assert wide.rounds > 1.5 * narrow.rounds
-    few = bins._replace(n_bins=500)
-    assert sharing.least(few._replace(is_wide=True)) == sharing.least(few)
-
-
-#: Matrices of uneven rows whose bins are wide, and recorded microseconds: warm or, if they fit L2, the mean of warm and cold.
-UNEVEN = {
-    "fem_fandisk_stokes_r0": (
-        (199_926, 16_888_482, "float32", 34, 466, {1: 1.0, 2: 1.714, 3: 1.410}, 0.0, 0.0935, 0.0433),
-        {"cvr": 139_404_003, "bbcsr1": 187_870_136, "bbcsr2": 324_881_553, "bbcsr3": 192_623_715},
-        {"cvr": 46.1, "bbcsr1": 62.8, "bbcsr2": 74.4, "bbcsr3": 45.4},
-    ),
-    "fem_bunny_poisson_r2": (
-        (364_289, 5_462_625, "float32", 6, 59, {1: 1.0}, 0.0887, 0.1611, 0.0738),
-        {"cvr": 45_319_903, "bbcsr1": 56_079_867},
-        {"cvr": 21.5, "bbcsr1": 24.0},
-    ),
-    "triangles of degree 2": (
-        (470_567, 5_411_315, "float64", 6, 64, {1: 1.0}, 0.0, 0.0891, 0.0252),
-        {"cvr": 67_938_359, "bbcsr1": 73_528_349},
-        {"cvr": 23.5, "bbcsr1": 27.4},
-    ),
-    "Taylor and Hood's elements": (
-        (181_418, 5_239_684, "float32", 15, 115, {1: 1.0, 2: 1.159}, 0.0, 0.0486, 0.0172),
-        {"cvr": 43_727_922, "bbcsr1": 49_948_031, "bbcsr2": 55_221_468},
-        {"cvr": 18.7, "bbcsr1": 20.8, "bbcsr2": 19.0},
-    ),
-    "communities": (  # nearly even
-        (228_869, 8_329_351, "float32", 14, 138, {1: 1.0}, 0.0, 0.1314, 0.1063),
-        {"cvr": 69_274_719, "bbcsr1": 83_104_899},
-        {"cvr": 27.6, "bbcsr1": 23.5},
-    ),
-}
-
-
-@pytest.mark.parametrize("name", UNEVEN)
-def test_the_choice_for_recorded_uneven_rows(name):
-    (n_rows, nnz, dtype, shortest, longest, fill, narrow, sectors, lines), tables, times = UNEVEN[name]
-    stats = model.Statistics(
-        (n_rows, n_rows), nnz, np.dtype(dtype), 0, shortest, nnz / n_rows, np.nan, longest, np.nan, fill, tables, True,
-        narrow_columns=narrow, sectors=sectors, lines=lines,
-    )  # fmt: skip
-    plan = model.choose(stats, "cuda")
-    assert times[plan.format + str(plan.block_size or "")] <= 1.03 * min(times.values())
 
 
 @pytest.mark.parametrize("columns", [256, 512])
@@ -196,14 +118,6 @@ def test_tables_of_many_times_the_bytes_are_not_chosen(columns, monkeypatch):
 def test_no_product_is_predicted_to_take_less_than_a_call():
     stats = cvrarray.statistics([[1.0]])
     assert all(us > 1 for columns in (1, 4) for us in model.predict(stats, "cpu", columns).values())
-
-
-@pytest.mark.parametrize(
-    ("n_rows", "nnz", "expected"),
-    [(4000, 192 * 4000, True), (4000, 192 * 4000 - 1, False), (5300, 192 * 5300, False), (2000, 1 << 22, False), (0, 0, False)],
-)
-def test_long_rows_are_few(n_rows, nnz, expected):
-    assert lanes.has_long_rows(n_rows, nnz) == expected
 
 
 @pytest.mark.small
@@ -282,10 +196,30 @@ def test_of_long_rows_bands_of_columns_are_counted():
     assert model.choose(some, "cpu")[:2] == model.choose(every, "cpu")[:2]
 
 
-def test_counters_or_merging(monkeypatch):
-    """Where there are too many columns for a counter each, rows are merged: the same numbers."""
-    csr = scipy.sparse.random_array((97, 200), density=0.1, rng=np.random.default_rng(2), format="csr")
-    windows = statistics.Windows(csr.indptr, csr.indices, 200, (2, 3))
-    counted = windows.in_groups((2, 3))
-    monkeypatch.setattr(statistics, "MOST_COUNTERS", 0)
-    assert windows.in_groups((2, 3)) == counted
+def test_columns_that_share_counters(monkeypatch):
+    """Where there are too many columns for a counter each, blocks that are far enough apart still count as different."""
+    csr = scipy.sparse.random_array((97, 60), density=0.2, rng=np.random.default_rng(2), format="csr")
+    counted = statistics.Windows(csr.indptr, csr.indices, 60, (2, 3)).in_groups((2, 3))
+    monkeypatch.setattr(statistics, "MOST_COUNTERS", 67)
+    for far in (6 * 67, 6 * 67 << 40):
+        windows = statistics.Windows(csr.indptr, csr.indices + np.int64(far), far + 60, (2, 3))
+        assert windows.in_groups((2, 3)) == counted
+
+
+@pytest.mark.parametrize("size", [5, 7, 8])
+def test_whole_blocks_of_other_sizes(size, device):
+    """Where a kernel gains by them; one entry in another place, and blocks of half the rows, are seen."""
+    places = scipy.sparse.random_array((96, 80), density=0.1, rng=np.random.default_rng(size), format="csr")
+    blocks = scipy.sparse.csr_array(scipy.sparse.kron(places, np.ones((size, size))))
+    moved = blocks.copy()
+    row = int(np.argmax(np.diff(moved.indptr) > size))
+    last = moved.indptr[row + 1] - 1
+    moved.indices[last] = 80 * size - 1 if moved.indices[last] < 80 * size - 1 else moved.indices[last - 1]
+    moved.sum_duplicates()
+    shifted = scipy.sparse.csr_array(scipy.sparse.vstack([blocks[size // 2 :], blocks[: size // 2]]))
+    found = []
+    for csr in (blocks, moved, shifted, blocks[:, 1:]):
+        found.append(size in model.statistics(cvrarray.CVRArray(csr, device=device), exact=False).block_fill)
+    assert found == [size in model.WHOLE_SIZES["cpu" if device == "cpu" else "cuda"], False, False, False]
+    A = cvrarray.asarray(blocks, device=device)
+    np.testing.assert_allclose(get(A @ put(np.ones(80 * size), device)), blocks @ np.ones(80 * size))

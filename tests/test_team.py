@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from checks import in_threads
+from checks import in_threads, in_turn
 from forked import Child, needs_fork
 
 import cvrarray
@@ -131,11 +131,11 @@ def test_solves_on_several_threads_at_once_share_the_helpers():
         np.testing.assert_array_equal(x, expected)
 
 
-@pytest.mark.parametrize("format", [cvrarray.CVRArray, cvrarray.BBCSRArray])
-@pytest.mark.parametrize(
-    ("M", "columns"), [(None, None), ("jacobi", None), ("block_jacobi", None), ("chebyshev", None), ("jacobi", 3)]
+@in_turn(
+    "M, columns, format",
+    [(None, None), ("jacobi", None), ("block_jacobi", None), ("chebyshev", None), ("jacobi", 3)],
+    [cvrarray.CVRArray, cvrarray.BBCSRArray],
 )
-@pytest.mark.each_value
 def test_the_same_bits_with_any_number_of_threads(format, M, columns):
     """Also with a callback, which leaves the compiled loop after every iteration, and with a history.
 

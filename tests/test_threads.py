@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from forked import Child, needs_fork
+from test_interrupted import interrupted_at
 
 import cvrarray
 from cvrarray.core import threads
@@ -45,13 +46,6 @@ def test_the_first_that_is_set_counts(monkeypatch):
     assert type(cvrarray.get_num_threads()) is int
     cvrarray.set_num_threads(None)
     assert cvrarray.get_num_threads() == 4
-
-
-def test_a_limit_within_a_context(monkeypatch):
-    with threads.limited(3):
-        assert cvrarray.get_num_threads() == 3
-    monkeypatch.setenv("CVRARRAY_NUM_THREADS", "5")
-    assert cvrarray.get_num_threads() == 5
 
 
 @pytest.mark.parametrize(
@@ -199,31 +193,12 @@ def test_an_interrupted_call_leaves_no_helper_at_work():
         time.sleep(0.002)
         busy.remove(first)
 
-    def interrupted_at(line):
-        left = line
+    def call():
+        runtime_threads._together(work, 3, list(range(9)), ())
 
-        def trace(frame, event, _):
-            nonlocal left
-            if frame.f_code.co_filename != runtime_threads.__file__:
-                return None
-            if event == "line":
-                left -= 1
-                if left == 0:
-                    raise KeyboardInterrupt
-            return trace
-
-        sys.settrace(trace)
-        try:
-            runtime_threads._together(work, 3, list(range(9)), ())
-        except KeyboardInterrupt:
-            return True
-        finally:
-            sys.settrace(None)
-        return False
-
-    runtime_threads._together(work, 3, list(range(9)), ())
+    call()
     line = 1
-    while interrupted_at(line):
+    while interrupted_at(line, KeyboardInterrupt, call, (runtime_threads.__file__,)):
         assert not busy, f"a helper is at work after an interrupt at line {line}"
         time.sleep(0.004)
         assert not busy, f"a helper began work after an interrupt at line {line}"

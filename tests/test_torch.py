@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import zoo
-from checks import DEFAULTS, bbcsr, cvr
+from checks import DEFAULTS, bbcsr, cvr, in_pairs
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -67,23 +67,6 @@ def test_gradients_are_finite_differences(build, view, dtype, columns, device):
 
     assert torch.autograd.gradcheck(product, (x, values), nondet_tol=0)
     assert torch.autograd.gradgradcheck(product, (x, values), nondet_tol=0)
-
-
-@BUILD
-@VIEW
-@pytest.mark.parametrize("columns", [(), (3,), (40,)], ids=["vector", "3", "40"])
-def test_gradients_are_dense_torchs(build, view, columns, device):
-    A, dense = made(build, device, view)
-    row, col = (torch.as_tensor(np.asarray(k), device=device) for k in A.to_device("cpu").nonzero())
-    x, values = random(23, *columns, like=dense).requires_grad_(), values_of(A)
-    weight = random(37, *columns, like=dense)
-    (cvrarray.torch.matmul(A, x, values) * weight).sum().backward()
-    found = x.grad.clone(), values.grad.clone()
-    x.grad = None
-    dense.requires_grad_()
-    (dense @ x * weight).sum().backward()
-    torch.testing.assert_close(found[0], x.grad)
-    torch.testing.assert_close(found[1], dense.grad[row, col])
 
 
 @BUILD
@@ -206,10 +189,7 @@ def wide(dtype=np.float32):
 GRAPHS = [*DEFAULTS, cvr(8, 50, "nnz"), bbcsr(3)]
 
 
-@pytest.mark.parametrize("build", GRAPHS, ids=str)
-@pytest.mark.parametrize("columns", [(), (16,)], ids=["vector", "matrix"])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "float16"])
-@pytest.mark.each_pair
+@in_pairs("build, dtype, columns", GRAPHS, ["float32", "float64", "complex64", "float16"], [((),), ((16,),)])
 def test_captured_in_a_graph(build, columns, dtype, gpu):
     """As PyTorch's documents say: after a product on another stream, in the global mode. CuPy's pool is empty then."""
     import cupy

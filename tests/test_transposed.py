@@ -8,29 +8,15 @@ import pickle
 import numpy as np
 import pytest
 import zoo
-from checks import (
-    BUILDS,
-    DEFAULTS,
-    DIFFERENT,
-    TYPICAL,
-    assert_product,
-    assert_same_bits,
-    assert_same_csr,
-    extended_but,
-    get,
-    put,
-    rarely,
-)
+from checks import DEFAULTS, assert_same_csr, get, in_turn, put
 from scipy.sparse import coo_array
-from test_matmat import PAIRS, VARIED, matrix
+from test_matmat import matrix
 
 import cvrarray
 from cvrarray.array import base
 from cvrarray.array.transposed import CONVERT_FROM
 
 BUILD = pytest.mark.parametrize("build", DEFAULTS, ids=str)
-TYPICAL_BUILDS = pytest.mark.parametrize("build", TYPICAL, ids=str)
-EVERY_BUILD = pytest.mark.parametrize("build", extended_but(DIFFERENT, BUILDS), ids=str)
 SMALL = [name for name in zoo.ZOO if np.prod(zoo.ZOO[name]().shape) < 100_000]
 
 
@@ -42,93 +28,8 @@ def transposed(csr):
 # Products
 
 
-@EVERY_BUILD
-@pytest.mark.parametrize("name", zoo.ZOO)
-@pytest.mark.each_value(4)
-def test_zoo_in_integers(build, name, device):
-    csr = zoo.integers(name, np.float64)
-    x = zoo.vector(csr.shape[0])
-    y = build(csr, device).T @ put(x, device)
-    np.testing.assert_array_equal(get(y), csr.T @ x)
-
-
-@pytest.mark.small
-@TYPICAL_BUILDS
-@pytest.mark.parametrize("name", [name for name in zoo.ZOO if max(zoo.ZOO[name]().shape) < 1000][::4])
-@pytest.mark.extended
-def test_small(build, name, device):
-    """Both ways of adding, integers and floats: what compute-sanitizer watches."""
-    for dtype in (np.float32, np.int32):
-        csr = zoo.integers(name, dtype)
-        x = zoo.vector(csr.shape[0], dtype)
-        out = put(np.full(csr.shape[1], 77, dtype), device)
-        assert_product(build(csr, device).T.matvec(put(x, device), out=out), transposed(csr), x)
-
-
-@TYPICAL_BUILDS
-@pytest.mark.parametrize("name", SMALL[::2])
-def test_zoo_in_floats(build, name, device):
-    csr = zoo.floats(name, np.float32)
-    x = zoo.float_vector(csr.shape[0], np.float32)
-    assert_product(build(csr, device).T @ put(x, device), transposed(csr), x)
-
-
-@TYPICAL_BUILDS
-@pytest.mark.parametrize(("dtype", "x_dtype"), PAIRS)
-@pytest.mark.each_value
-def test_dtypes(build, dtype, x_dtype, device):
-    for name in VARIED:
-        csr = zoo.integers(name, dtype)
-        x = zoo.vector(csr.shape[0], x_dtype)
-        y = build(csr, device).T @ put(x, device)
-        assert y.dtype == np.result_type(csr.dtype, x.dtype)
-        np.testing.assert_array_equal(get(y), csr.toarray().T @ x)
-
-
 @BUILD
-@pytest.mark.parametrize(("alpha", "beta"), [(1, 0), (2.5, 0), (0, 0), (1, 1), (-1, 0.5), (0, 2)])
-def test_out_alpha_and_beta(build, alpha, beta, device):
-    for name in VARIED:
-        csr = zoo.floats(name, np.float64)
-        x, before = zoo.float_vector(csr.shape[0]), zoo.float_vector(csr.shape[1], seed=9)
-        view = build(csr, device).T
-        for _ in range(2):  # the second call takes the short path
-            out = put(before.copy(), device)
-            assert view.matvec(put(x, device), out=out, alpha=alpha, beta=beta) is out
-            assert_product(out, transposed(csr), x, alpha, beta, before)
-
-
-@BUILD
-def test_poisoned_out_is_not_read(build, device):
-    for name in ("many_empty_rows_between", "all_rows_empty", "one_dense_column", "blocks_with_holes", "hypersparse"):
-        csr = zoo.integers(name, np.float64)
-        x = zoo.vector(csr.shape[0])
-        out = put(np.full(csr.shape[1], np.nan), device)
-        build(csr, device).T.matvec(put(x, device), out=out)
-        np.testing.assert_array_equal(get(out), csr.T @ x)
-
-
-@BUILD
-def test_infinities_touch_only_their_columns(build, device):
-    """Pads and holes meet no x of the transposed product either."""
-    for name in ("explicit_zeros_beside_holes", "blocks_with_holes", "rows_of_mixed_length", "blocks_over_the_edge"):
-        csr = zoo.integers(name, np.float64)
-        for special in (np.inf, np.nan):
-            x = zoo.vector(csr.shape[0])
-            x[::5] = special
-            assert_product(build(csr, device).T @ put(x, device), transposed(csr), x)
-
-
-@BUILD
-def test_same_bits_in_every_call(build, device):
-    csr = zoo.floats("power_law", np.float32)
-    A, x = build(csr, device), put(zoo.float_vector(csr.shape[0], np.float32), device)
-    assert_same_bits(A.T @ x, A.T @ x)
-    assert_same_bits(A.T @ x, build(csr, device).T @ x)
-
-
-@BUILD
-@pytest.mark.parametrize("dtype", ["float64", "complex128", "bool", *rarely("int64")])
+@pytest.mark.parametrize("dtype", ["float64", "complex128", "bool"])
 def test_from_the_left(build, dtype, device):
     csr = zoo.integers("rows_of_mixed_length", dtype)
     dense, A = csr.toarray(), build(csr, device)
@@ -138,6 +39,8 @@ def test_from_the_left(build, dtype, device):
         np.testing.assert_array_equal(get(y), x @ dense)
     for y in (many_on_device @ A, np.matmul(many_on_device, A), np.tensordot(many_on_device, A, 1)):
         np.testing.assert_array_equal(get(y), many @ dense)
+    stack = np.stack([many, many])
+    np.testing.assert_array_equal(get(put(stack, device) @ A), stack @ dense)
     if device == "cpu":
         np.testing.assert_array_equal(x.tolist() @ A, x @ dense)
     out = put(np.zeros((5, csr.shape[1]), np.result_type(x, dense)), device)
@@ -145,12 +48,7 @@ def test_from_the_left(build, dtype, device):
     np.testing.assert_array_equal(get(out), many @ dense)
 
 
-@BUILD
-@pytest.mark.parametrize(
-    ("dtype", "x_dtype"),
-    [("float64", "float64"), ("complex64", "complex128"), *rarely(("complex64", "float64"), ("float64", "complex128"))],
-)
-@pytest.mark.each_value
+@in_turn("dtype, x_dtype, build", [("float64", "float64"), ("complex64", "complex128")], DEFAULTS)
 def test_adjoint(build, dtype, x_dtype, device):
     csr = zoo.integers("rows_of_mixed_length", dtype)
     dense, A = csr.toarray(), build(csr, device)
@@ -180,15 +78,6 @@ def test_matrices(build, k, limit, device, monkeypatch):
     np.testing.assert_array_equal(get(out), 2 * (csr.toarray().T @ x) - 3 * before)
 
 
-@BUILD
-def test_sparse_products(build, device):
-    csr = zoo.integers("rows_of_mixed_length", np.float64)
-    dense, A = csr.toarray(), build(csr, device)
-    np.testing.assert_array_equal(get((A @ A.T).todense()), dense @ dense.T)
-    np.testing.assert_array_equal(get((A.T @ A).todense()), dense.T @ dense)
-    assert type(A.T @ A) is type(A)
-
-
 # The view
 
 
@@ -213,14 +102,18 @@ def test_attributes(build, dtype, device):
 
 
 @BUILD
-@pytest.mark.parametrize("name", SMALL[::4])
-def test_copy_converts(build, name, device):
+@pytest.mark.parametrize("name", SMALL[::8])
+def test_conversions_of_the_view(build, name, device, tmp_path):
+    """To its own format, by a file, and to others."""
     csr = zoo.integers(name, np.float32)
     A = build(csr, device)
-    made = A.T.copy()
-    assert type(made) is type(A)
-    made.check()
-    assert_same_csr(made.to_scipy(), transposed(csr))
+    cvrarray.save(tmp_path / "view.cvra", A.T)
+    for made in (A.T.copy(), cvrarray.load(tmp_path / "view.cvra", device=device), type(A)(A.T)):
+        assert type(made) is type(A)
+        made.check()
+        assert_same_csr(made.to_scipy(), transposed(csr))
+    for convert in (cvrarray.CVRArray, cvrarray.BBCSRArray, cvrarray.asarray):
+        assert_same_csr(convert(A.T, device=device).to_scipy(), transposed(csr))
 
 
 @BUILD
@@ -283,25 +176,6 @@ def test_pickle_and_copies(build, device):
     for other in (pickle.loads(pickle.dumps(view)), copy.copy(view), copy.deepcopy(view), view.to_device(device)):
         assert_same_csr(other.to_scipy(), transposed(csr))
     assert view.to_device(device) is view
-
-
-@BUILD
-def test_save_converts(build, device, tmp_path):
-    csr = zoo.integers("rows_of_mixed_length", np.float64)
-    A = build(csr, device)
-    cvrarray.save(tmp_path / "view.cvra", A.T)
-    found = cvrarray.load(tmp_path / "view.cvra", device=device)
-    assert type(found) is type(A)
-    assert_same_csr(found.to_scipy(), transposed(csr))
-
-
-@BUILD
-def test_conversion_from_the_view(build, device):
-    csr = zoo.integers("rows_of_mixed_length", np.float64)
-    view = build(csr, device).T
-    for cls in (cvrarray.CVRArray, cvrarray.BBCSRArray):
-        assert_same_csr(cls(view).to_scipy(), transposed(csr))
-    assert_same_csr(cvrarray.asarray(view, device=device).to_scipy(), transposed(csr))
 
 
 @BUILD

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from checks import get
+from checks import get, in_turn
 from scipy.sparse import csr_array
 
 from cvrarray import BBCSRArray, CVRArray
@@ -21,6 +21,11 @@ BUILDS = {
     "bbcsr 3": lambda csr, device: BBCSRArray(csr, block_size=3, device=device),
 }
 build = pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
+
+ENDS = [
+    ("float32", 1e30, 1e8), ("float32", 1e-30, 1e-12), ("float32", 1e-44, 1.0), ("float32", 1e38, 1e-38),
+    ("float64", 1e300, 1e8), ("float64", 1e-300, 1e-10), ("float64", 5e-324, 1.0), ("float64", 1e308, 1e-300),
+]  # fmt: skip
 
 
 def matrix(longest: int, dtype) -> csr_array:
@@ -59,11 +64,14 @@ def check(A, csr: csr_array, x: np.ndarray, device: str) -> None:
             assert abs(Fraction(float(found)) - wanted) <= bound, (j, n, float(found), float(wanted))
 
 
-@build
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
-@pytest.mark.parametrize("longest", [1, 20, 200, 900])
-@pytest.mark.parametrize("magnitudes", [0, 4, 12, 30])
-@pytest.mark.each_pair
+@in_turn(
+    "magnitudes, longest, dtype, build",
+    [0, 4, 12, 30],
+    [1, 20, 200, 900],
+    ["float32", "float64", "complex64", "complex128"],
+    BUILDS.values(),
+    times=4,
+)
 def test_graded(build, dtype, longest, magnitudes, device):
     csr = matrix(longest, dtype)
     rng = np.random.default_rng(magnitudes)
@@ -82,11 +90,7 @@ def test_terms_that_cancel(build, dtype, device):
     check(build(csr, device), csr, np.ones(63, dtype), device)
 
 
-@build
-@pytest.mark.parametrize(("dtype", "a", "x"), [
-    ("float32", 1e30, 1e8), ("float32", 1e-30, 1e-12), ("float32", 1e-44, 1.0), ("float32", 1e38, 1e-38),
-    ("float64", 1e300, 1e8), ("float64", 1e-300, 1e-10), ("float64", 5e-324, 1.0), ("float64", 1e308, 1e-300),
-])  # fmt: skip
+@in_turn("dtype, a, x, build", ENDS, BUILDS.values())
 def test_ends_of_the_range(build, dtype, a, x, device):
     """A column of terms near the largest or the smallest number, beside one of ordinary terms."""
     val = np.r_[np.full(8, a), np.full(8, 1.0)].astype(dtype)

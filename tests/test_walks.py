@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import scipy.sparse
 import zoo
-from checks import assert_same_bits, captured, get, put
-from test_matmat import assert_columns, matrix
+from checks import assert_product, assert_same_bits, captured, get, put
+from test_matmat import matrix
 
 import cvrarray
 
@@ -100,7 +100,7 @@ def test_rounding_and_bits(dtype, gpu, walking, monkeypatch):
     x = zoo.float_vector(csr.shape[1] * k, dtype).reshape(-1, k)
     A = array(csr, gpu)
     y = A @ put(x, gpu)
-    assert_columns(y[:, :3], csr, x[:, :3])
+    assert_product(y[:, :3], csr, x[:, :3])
     for _ in range(5):
         assert_same_bits(A @ put(x, gpu), y)
     assert len(walking) == 1
@@ -130,7 +130,7 @@ def test_stored_values_and_wide_bins(dtype, values, gpu, walking, monkeypatch):
             A = array(csr, gpu, of_values)
             assert distinct.is_coded(A._tables.distinct) == (values != "plain")
             y = A @ put(x, gpu)
-            assert_columns(y[:, :2], csr, x[:, :2])
+            assert_product(y[:, :2], csr, x[:, :2])
             assert_same_bits(y, right)
     assert [of[-1] for of in walking] == [False, False, True, True]
     assert all((getattr(of[0], "kind", "") in ("Few", "One")) == (values != "plain") for of in walking)
@@ -174,14 +174,14 @@ def test_what_does_not_walk(gpu, walking, monkeypatch):
     csr = near_diagonal(40_000, np.float32)
     x = zoo.float_vector(csr.shape[1] * 96, np.float32).reshape(-1, 96)
     for k in (16, 33, 66, 96):
-        assert_columns((array(csr, gpu) @ put(x[:, :k].copy(), gpu))[:, -2:], csr, x[:, k - 2 : k])
+        assert_product((array(csr, gpu) @ put(x[:, :k].copy(), gpu))[:, -2:], csr, x[:, k - 2 : k])
     integers = csr.copy()
     integers.data = zoo.vector(csr.nnz, np.int16)
     long = scipy.sparse.csr_array(scipy.sparse.vstack([np.ones((1, 40_000), np.float32), csr], format="csr"))
     for matrix_of, size in ((integers, 1), (csr, 2), (csr.astype(complex), 1), (long, 1)):
         x = zoo.float_vector(matrix_of.shape[1] * 64, np.float32).reshape(-1, 64)
         y = cvrarray.BBCSRArray(matrix_of, block_size=size, device=gpu, values="plain") @ put(x, gpu)
-        assert_columns(y[:, :2], matrix_of, x[:, :2])
+        assert_product(y[:, :2], matrix_of, x[:, :2])
     assert not walking
 
 
@@ -193,7 +193,7 @@ def test_neighbouring_rows_walk(gpu, walked):
         A, x = array(csr, gpu), zoo.float_vector(csr.shape[1] * 256, np.float32).reshape(-1, 256)
         for k in (32, 64, 128, 256):
             walked.clear()
-            assert_columns((A @ put(x[:, :k].copy(), gpu))[:, :2], csr, x[:, :2])
+            assert_product((A @ put(x[:, :k].copy(), gpu))[:, :2], csr, x[:, :2])
             assert [of[2:] for of in walked] == ([walks[k]] if k in walks else []), (n, k)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import cvrarray
 from cvrarray.choice import model
 from cvrarray.core import wide
+from cvrarray.core.profile import FITTED, Profile
 
 #: Family -> block size (0: CVR).
 FAMILIES = {"cvr": 0, "rows": 1, "blocks": 3}
@@ -40,20 +42,20 @@ def test_rows_that_read_nothing_together():
         assert times[700_000][1] > 1.1 * times[700_000][0]
 
 
-def test_a_sum():
-    """Blocks of 3 with 16 columns."""
-    of = matrix(3, 16, "float32", {})
-    x = 16 * 4 * of.stats.shape[1] / 1e6
-    stored = 16 * 4 * of.stats.nnz / 1e6
-    tables, rows = of.n_bytes / 1e6, stored / 3
-    parts = (
-        1, np.sqrt(7), 0, tables, 0, 0.2 * 7, rows, np.sqrt(stored), rows * 0.6 * x / (x + 2), rows * 0.3 * (1 - 20 / x), 2 * x,
-        2 * x + tables - 40, 0, 0,
-    )  # fmt: skip
-    assert wide.microseconds(of) == pytest.approx(np.dot(wide.COSTS["blocks"], parts))
-
-
 @pytest.mark.parametrize("size", FAMILIES.values(), ids=FAMILIES)
 def test_more_columns_take_longer(size):
     of = matrix(size, 4, "float32", {})
     assert wide.microseconds(of) < wide.microseconds(of._replace(columns=16))
+
+
+def test_slower_memory_and_gathers_take_longer():
+    """Constants are one GPU's: on another, times of memory are scaled by its rates, and what L2 holds by its size."""
+    half = FITTED._replace(memory=FITTED.memory / 2, gathers=FITTED.gathers / 2)
+    for S in (cvrarray.generate.elast3(12), cvrarray.generate.rmat(13, 16)):
+        stats = cvrarray.statistics(S)._replace(gpu=FITTED)
+        slow, small = stats._replace(gpu=half), stats._replace(gpu=FITTED._replace(l2_bytes=1 << 10))
+        for columns in (1, 4, 64):
+            fast, slower, of_small = (model.predict(of, "cuda", columns) for of in (stats, slow, small))
+            assert all(fast[name] < slower[name] <= 2 * fast[name] for name in fast)
+            assert all(fast[name] <= of_small[name] for name in fast) or columns < 64  # what does not fit L2 is not cold
+    assert Profile(0.0, 0.0, 1, 1, 1).slower_memory == 1.0  # which a virtual GPU does not say

@@ -27,6 +27,7 @@ import numpy as np
 from cvrarray import formats
 from cvrarray.choice import model
 from cvrarray.core import clocks, devices
+from cvrarray.core.profile import FITTED, Profile
 from cvrarray.input import coercion
 
 from . import families, gpu, pages
@@ -177,7 +178,8 @@ def known(case: dict[str, Any]) -> model.Statistics:
     """The statistics of a line that was written."""
     stats = case["statistics"]
     fill = {int(size): fill for size, fill in stats["block_fill"].items()}
-    return model.Statistics(**stats | {"dtype": np.dtype(stats["dtype"]), "block_fill": fill})
+    gpu = Profile(*stats["gpu"]) if "gpu" in stats else FITTED
+    return model.Statistics(**stats | {"dtype": np.dtype(stats["dtype"]), "block_fill": fill, "gpu": gpu})
 
 
 def times_of(case: dict[str, Any], columns: int, has_hint: bool = True) -> dict[str, float]:

@@ -53,7 +53,7 @@ def stencil_rows(first: int, last: int, n: int, device: str, format: str) -> obj
         indices = (row[:, None] + offsets)[mask].astype(np.int32 if n**3 < 2**31 else np.int64)
         data = xp.broadcast_to(values, mask.shape)[mask]
         cls, parameters = FORMATS[format]
-        return cls.from_csr(indptr, indices, data, (last - first, n**3), device=device, **parameters)
+        return cls((data, indices, indptr), shape=(last - first, n**3), device=device, **parameters)
 
 
 def stencil(client, n: int, n_panels: int, addresses: list[str], device: str, format: str) -> da.Array:
@@ -176,10 +176,10 @@ def measure(n_workers: int, n: int, arguments: argparse.Namespace) -> tuple[dict
         plain = plain_seconds(client, A, b) if arguments.plain else (None, None)
     return {
         "workers": n_workers,
-        "transport": found.transport,
-        "seconds": found.seconds,
+        "transport": found.traffic.transport,
+        "seconds": found.traffic.seconds,
         "product_seconds": product,
-        "bytes_moved": found.bytes_moved,
+        "bytes_moved": found.traffic.bytes_moved,
         "iterations": found.iterations,
         "residual": found.residual,
         "true_residual": residual(x, np.arange(n**3) % 7 + 1, n),
@@ -204,7 +204,7 @@ def waiting_seconds(client, A: da.Array, b: da.Array, options: dict) -> float:
     """Seconds of an iteration of which all rows wait for what others send."""
     (before, *_) = client.run(set_most_twice, -1.0).values()
     try:
-        return cvrarray.dask.cg(A, b, **options).seconds
+        return cvrarray.dask.cg(A, b, **options).traffic.seconds
     finally:
         client.run(set_most_twice, before)
 

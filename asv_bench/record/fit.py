@@ -31,7 +31,7 @@ from . import choice
 Place = tuple[ModuleType, str, Any]  # of constants: a module, a name in it, and a key of that, or None
 
 VECTOR: list[Place] = [(cvr, "VECTOR_COSTS", key) for key in cvr.VECTOR_COSTS]
-VECTOR += [(cvr, "VECTOR_COSTS_OF_LONG_ROWS", None), (cvr, "VECTOR_COSTS_SHARED", None), (short_rows, "COSTS", None)]
+VECTOR += [(cvr, "VECTOR_COSTS_SHARED", None), (short_rows, "COSTS", None)]
 VECTOR += [(bbcsr, "VECTOR_COSTS", key) for key in range(len(bbcsr.VECTOR_COSTS))]
 #: Of ``A @ X``: what only larger blocks have, and the most that a constant may be. Memory is not slower for rows of X, but few
 #: matrices of a fit are so large.

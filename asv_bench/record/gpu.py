@@ -157,7 +157,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", metavar="NAME,...", help="these matrices; * and ? stand for any letters")
     parser.add_argument("--scale", choices=generate.SCALES, default="full", help="size of the generated ones")
     parser.add_argument("--families", metavar="SEEDS", help="matrices that are drawn with these seeds instead")
-    bench.add_values(parser)
+    inputs.add_values(parser)
     parser.add_argument("--dtype", default="float32,float64", help="default: %(default)s")
     parser.add_argument("--report", metavar="FOLDER", help="write the page, its figures and plots there")
     parser.add_argument(
@@ -202,11 +202,11 @@ def cases_of(args: argparse.Namespace, device: devices.Device) -> dict[str, Call
 def all_cases(scale: str, seed: int, device: devices.Device, values: str = "random") -> dict[str, Callable[[], Any]]:
     """Functions that make a CSR on the device, by name: MATRICES, and the large ones of CVRARRAY_MATRICES."""
     cases: dict[str, Callable[[], Any]] = {
-        sources.label(name, values): partial(_made, make[scale], values, device.xp, seed) for name, make in MATRICES.items()
+        inputs.label(name, values): partial(_made, make[scale], values, device.xp, seed) for name, make in MATRICES.items()
     }
     if values == "random":
         for name, few in FEW_VALUED.items():
-            cases[sources.label(name, few)] = partial(_made, MATRICES[name][scale], few, device.xp, seed)
+            cases[inputs.label(name, few)] = partial(_made, MATRICES[name][scale], few, device.xp, seed)
     for name, path in inputs.stored().items():
         with np.load(path) as arrays:
             large = "indices" in arrays and arrays["indices"].size > FEWEST_NONZEROS

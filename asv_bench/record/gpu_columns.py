@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(args: argparse.Namespace) -> int:
     """Measure, print and write; 1 if a product of ours was wrong."""
     names = None if args.peers is None else args.peers.split(",")
-    device = bench.check(argparse.Namespace(**vars(args) | {"peers": None}))  # these have peers of their own
+    device = bench.check(args)
     known = {*gpu_peers.PEERS, *gpu_peers.MATRIX_PEERS}
     if unknown := set(names or ()) - known:
         raise ValueError(f"--peers must name some of {', '.join(sorted(known))}; got {', '.join(sorted(unknown))}")

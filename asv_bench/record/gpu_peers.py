@@ -471,7 +471,7 @@ def library(name: str, csr: Any, x: Array, y: Array) -> Run:
 
 
 #: The peers that call a library as its users do; all others call cuSPARSE, prepared.
-LIBRARIES = peers.ON_GPU
+LIBRARIES = ("cupyx", "torch")
 
 #: Every peer by the name that it has in tables and reports, in the order of their columns.
 PEERS: dict[str, Prepare] = {

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from cvrarray import generate
 from cvrarray.core import devices
 from cvrarray.cpu.runtime import threads
+
+
+def add_values(parser: argparse.ArgumentParser) -> None:
+    """The option ``--values``."""
+    parser.add_argument(
+        "--values",
+        choices=generate.VALUES,
+        default="random",
+        help=f"of the matrices: all 1, or {generate.FEW} different ones; default: %(default)s",
+    )
+
+
+def label(name: str, values: str) -> str:
+    """What a matrix with such values is called where it is measured."""
+    return {"random": name, "one": f"{name} (one value)", "few": f"{name} (few values)"}[values]
 
 
 def stored() -> dict[str, Path]:

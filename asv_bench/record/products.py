@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
         help=f"files (.mtx, .mtx.gz, .npz, .cvra) or generated: {', '.join(generate.MATRICES)}; default: all generated",
     )
     parser.add_argument("--scale", choices=generate.SCALES, default="full", help="size of the generated ones")
-    bench.add_values(parser)
+    inputs.add_values(parser)
     parser.add_argument("--dtype", help="float32,float64 (default) or complex64,complex128")
     parser.add_argument("--formats", default=",".join(["auto", *FORMATS]), help="default: %(default)s")
     parser.add_argument("--threads", metavar="N,...", help="on the CPU: numbers of threads, such as 1,all; default: all")
@@ -93,9 +93,13 @@ def run(args: argparse.Namespace) -> int:
 
 def matrices(args: argparse.Namespace, device: devices.Device) -> list[tuple[str, Callable[[], Any]]]:
     """What to measure: (name, function that makes the CSR on the device). A page has no folders' names in it."""
-    load = partial(sources.load, scale=args.scale, seed=args.seed, device=device, values=args.values)
+
+    def load(name: str) -> Any:
+        csr = sources.load(name, scale=args.scale, seed=args.seed, device=device)
+        return generate.of_values(csr, args.values, device.xp, args.seed)
+
     found: list[tuple[str, Callable[[], Any]]] = [
-        (sources.label(Path(name).stem if args.report is not None else name, args.values), partial(load, name))
+        (inputs.label(Path(name).stem if args.report is not None else name, args.values), partial(load, name))
         for name in args.matrices or generate.MATRICES
     ]
     if args.report is not None:

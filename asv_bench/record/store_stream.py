@@ -47,7 +47,7 @@ def write(path: Path, gigabytes: float, panel_bytes: int, device: str, per_row: 
             indices = rng.integers(0, width, (rows, per_row)) + xp.arange(per_row) * width
             indices = indices.astype(xp.int32 if n_cols < 2**31 else xp.int64).ravel()
             data = rng.random(indices.size, dtype=xp.float32)
-            writer.write(k, cvrarray.CVRArray.from_csr(xp.arange(rows + 1) * per_row, indices, data, (rows, n_cols)))
+            writer.write(k, cvrarray.CVRArray((data, indices, xp.arange(rows + 1) * per_row), shape=(rows, n_cols)))
     print(f"written: {n_panels} panels in {time.perf_counter() - begin:.0f} s")
 
 
@@ -177,7 +177,7 @@ def main() -> None:
         indices, data = (xp.concatenate([part[i] for part in parts]) for i in (1, 2))
         shape = (sum(part.shape[0] for part in parts), stored.shape[1])
         del parts
-        undivided = cvrarray.CVRArray.from_csr(indptr, indices, data, shape)
+        undivided = cvrarray.CVRArray((data, indices, indptr), shape=shape)
         whole = min(products(undivided, x, target, 10))
         print(f"undivided: {undivided.nbytes / whole / 1e9:.1f} GB/s ({whole * 1e3:.3f} ms); resident: {divided / whole:.2f} x")
 

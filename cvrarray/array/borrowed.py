@@ -23,14 +23,7 @@ CONTRACTS = {np.einsum, np.tensordot}
 
 
 def offers(function: Any) -> bool:
-    """Whether pydata/sparse has a function of NumPy's.
-
-    Examples
-    --------
-    >>> from cvrarray.array.borrowed import offers
-    >>> offers(np.roll), offers(np.median)
-    (True, False)
-    """
+    """Whether pydata/sparse has a function of NumPy's."""
     return function.__module__ == "numpy" and _theirs(function) is not None
 
 
@@ -41,14 +34,6 @@ def call(array: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
     ------
     TypeError, ValueError
         pydata/sparse does not take these arguments.
-
-    Examples
-    --------
-    >>> from cvrarray.array import borrowed
-    >>> A = cvrarray.CVRArray([[1.0, 0], [0, 2]])
-    >>> borrowed.call(A, np.roll, A, 1, axis=0).todense()
-    array([[0., 2.],
-           [1., 0.]])
     """
     try:
         if function in CONTRACTS:  # pydata/sparse compiles these, and Numba has no float16

@@ -19,14 +19,6 @@ class Budget:
         The environment variable that sets the limit: ``"8 GiB"``, or 0 for nothing.
     share : float
         The share of the device's memory that is the limit where the variable is not set.
-
-    Examples
-    --------
-    >>> from cvrarray.array.budget import Budget
-    >>> A, budget = cvrarray.CVRArray([[1.0, 2.0]]), Budget("MY_MEMORY", 1 / 8)
-    >>> budget.hold(A, 100)
-    >>> budget.held(), budget.has_room(100), budget.has_room(budget.limit())
-    (100, True, False)
     """
 
     def __init__(self, variable: str, share: float) -> None:

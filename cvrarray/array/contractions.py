@@ -20,11 +20,6 @@ from .indexing import axis_number
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     """``numpy.tensordot``: dense operands may have any number of dimensions. Contractions over other than one axis are
     pydata's.
-
-    Raises
-    ------
-    ValueError
-        Axes do not match.
     """
     a, b = _operands(a, b)
     if np.ndim(axes) == 0:
@@ -43,25 +38,19 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
 
 def _matrices(a: Any, axis_a: int, b: Any, axis_b: int) -> Any:
     """The contraction over one axis of each, as a product of matrices."""
-    if _is_sparse(a):
-        left, rest_a = (a if axis_a == 1 else a.T), (a.shape[1 - axis_a],)
-    else:
-        moved = _moved(a, axis_a, -1)
-        rest_a = moved.shape[:-1]
-        left = moved.reshape(math.prod(rest_a), moved.shape[-1])  # -1 would say nothing where there is no entry
-    if _is_sparse(b):
-        right, rest_b = (b if axis_b == 0 else b.T), (b.shape[1 - axis_b],)
-    else:
-        moved = _moved(b, axis_b, 0)
-        rest_b = moved.shape[1:]
-        right = moved.reshape(moved.shape[0], math.prod(rest_b))
-    product = _multiply(left, right)
+    (left, rest_a), (right, rest_b) = _as_matrix(a, axis_a), _as_matrix(b, axis_b)
+    product = _multiply(left, right.T)
     return product if _is_sparse(product) else product.reshape(*rest_a, *rest_b)
 
 
-def _moved(dense: Any, axis: int, to: int) -> Any:
-    rest = [k for k in range(dense.ndim) if k != axis]
-    return dense.transpose([axis, *rest] if to == 0 else [*rest, axis])
+def _as_matrix(value: Any, axis: int) -> tuple[Any, tuple[int, ...]]:
+    """The array with `axis` as its columns and all others as its rows, and the lengths of those others."""
+    others = [k for k in range(value.ndim) if k != axis]
+    rest = tuple(value.shape[k] for k in others)
+    if _is_sparse(value):
+        return value if axis == 1 else value.T, rest
+    # -1 would say nothing where there is no entry
+    return value.transpose([*others, axis]).reshape(math.prod(rest), value.shape[axis]), rest
 
 
 def einsum(subscripts: str, /, *operands: Any, optimize: Any = False) -> Any:
@@ -92,7 +81,7 @@ def inner(a: Any, b: Any) -> Any:
 def scaled(a: Any, b: Any) -> Any:
     """``a * b`` where one is a number, of whose own dtype the result is, as of ``numpy.dot``: a Python float is float64."""
     a, b = (np.asarray(value)[()] if isinstance(value, (int, float, complex)) else value for value in (a, b))
-    return _product(a, b)
+    return elementwise.binary(np.multiply, a, b)
 
 
 def vdot(a: Any, b: Any) -> Any:
@@ -100,20 +89,11 @@ def vdot(a: Any, b: Any) -> Any:
     a, b = _operands(a, b)
     if a.shape != b.shape:
         raise ValueError(f"vdot needs arrays of one shape; got {a.shape} and {b.shape}")
-    return _total(_product(a.conj(), b), None, np.result_type(a.dtype, b.dtype))
+    return reductions.sum_(elementwise.binary(np.multiply, a.conj(), b), dtype=np.result_type(a.dtype, b.dtype))
 
 
 def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
-    """``numpy.vecdot``: the dot product of each pair of rows (``axis=0``: columns), ``conj(x1) * x2`` summed over
-    `axis`.
-
-    Raises
-    ------
-    TypeError
-        An operand is neither a vector nor a matrix.
-    ValueError
-        Lengths differ.
-    """
+    """``numpy.vecdot``: the dot product of each pair of rows (``axis=0``: columns), ``conj(x1) * x2`` summed."""
     x1, x2 = _operands(x1, x2)
     if not {x1.ndim, x2.ndim} <= {1, 2}:
         raise TypeError(f"vecdot takes vectors and matrices; got shapes {x1.shape} and {x2.shape}. Call todense() first")
@@ -124,18 +104,11 @@ def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
         return _multiply(x1.conj(), x2)
     if x1.ndim == 1:
         return _multiply(x2, x1.conj())
-    return _total(_product(x1.conj(), x2), 1, np.result_type(x1.dtype, x2.dtype))
+    return reductions.sum_(elementwise.binary(np.multiply, x1.conj(), x2), 1, np.result_type(x1.dtype, x2.dtype))
 
 
 def matvec(x1: Any, x2: Any) -> Any:
-    """``numpy.matvec``: a matrix times a vector, or times each vector along the last axis of `x2`; each product lies along the
-    last axis of the result.
-
-    Raises
-    ------
-    TypeError
-        `x1` is not a matrix.
-    """
+    """``numpy.matvec``: a matrix times a vector, or times each vector along the last axis of `x2`."""
     x1, x2 = _operands(x1, x2)
     _check_matrix(x1, "x1", "matvec")
     if x2.ndim > 2:
@@ -144,13 +117,7 @@ def matvec(x1: Any, x2: Any) -> Any:
 
 
 def vecmat(x1: Any, x2: Any) -> Any:
-    """``numpy.vecmat``: the conjugate of a vector, or of each vector along the last axis of `x1`, times a matrix.
-
-    Raises
-    ------
-    TypeError
-        `x2` is not a matrix.
-    """
+    """``numpy.vecmat``: the conjugate of a vector, or of each vector along the last axis of `x1`, times a matrix."""
     x1, x2 = _operands(x1, x2)
     _check_matrix(x2, "x2", "vecmat")
     return _multiply(x1.conj(), x2)
@@ -173,15 +140,6 @@ def _multiply(a: Any, b: Any) -> Any:
     if _is_sparse(a) and _is_sparse(b):
         return products.multiply_sparse(a, b)
     return products.multiply(a, b) if _is_sparse(a) else products.multiply_left(a, b)
-
-
-def _total(array: Any, axis: int | None, dtype: np.dtype) -> Any:
-    """The sum over an axis or both in the dtype of a product, as ``@`` has it: bool stays bool, int8 wraps."""
-    return reductions.sum_(array, axis=axis, dtype=dtype)
-
-
-def _product(a: Any, b: Any) -> Any:
-    return elementwise.binary(np.multiply, a, b)
 
 
 def _is_sparse(value: Any) -> bool:

@@ -18,7 +18,6 @@ Result dtypes are NumPy's; Python scalars are weak. CuPy computes float16 in flo
 from __future__ import annotations
 
 import operator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,54 +26,32 @@ from ..core import devices
 from ..core.tables import CSR
 from ..input import coercion
 from . import encoding, indexing
+from .values import is_one_structure
 
 _COMPARISONS = {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal}
 _LOGICAL = {np.logical_and, np.logical_or, np.logical_xor}
 _OF_BITS = {np.nextafter, np.spacing}  # their results in float16 are not those in float32
 #: What SciPy has for two CSRs, but for float16, and without zeros in the result.
 _IN_SCIPY: dict[np.ufunc, Any] = {np.add: operator.add, np.subtract: operator.sub}
-FAR = 1e30  #: factors between its negative and it are finite in float32 and in float64
 _SCALARS = (bool, int, float, complex, np.generic)
 
 
 def unary(array: Any, ufunc: np.ufunc, **kwargs: Any) -> Any:
-    """``ufunc(array)`` on the stored values: an array of the same structure, or a tuple of them (``np.modf``).
-
-    Parameters
-    ----------
-    array : array of ours
-    ufunc : ufunc of one argument with ``ufunc(0) == 0``
-    **kwargs
-        ``dtype`` and ``casting``, as NumPy's.
-
-    Raises
-    ------
-    TypeError
-        ``ufunc(0)`` is not 0, the result's dtype cannot be stored, or ``out`` or ``where`` is given.
-    """
-    _check_keywords(ufunc, kwargs)
+    """``ufunc(array)``, where ``ufunc(0)`` is 0: an array of the same structure, or a tuple of them (``np.modf``)."""
     dtypes = _check_zero(ufunc, (np.zeros(1, array.dtype),), kwargs)
     return _mapped(array, dtypes, lambda values: _compute(ufunc, (values,), kwargs, dtypes))
 
 
 def binary(ufunc: np.ufunc, left: Any, right: Any, **kwargs: Any) -> Any:
-    """``ufunc(left, right)`` of operands of which at least one is ours; the result has the format of the first of ours.
-
-    Parameters ---------- ufunc : ufunc of two arguments left, right : array of ours, any sparse matrix that
-    :func:`cvrarray.input.coercion.as_csr` takes, dense array, or scalar
-        On one device; shapes broadcast as NumPy's. With a dense array, entries that are not stored must stay 0.
-    **kwargs
-        ``dtype`` and ``casting``, as NumPy's.
+    """``ufunc(left, right)`` of operands on one device; the result has the format of the first that is ours.
 
     Raises
     ------
     TypeError
-        The result would not be 0 wherever nothing is stored (the message names ``todense()``), its dtype cannot be
-        stored, the operands live on two devices, or ``out`` or ``where`` is given.
+        The result would not be 0 wherever nothing is stored, its dtype cannot be stored, or the operands live on two devices.
     ValueError
         The shapes do not broadcast to two dimensions.
     """
-    _check_keywords(ufunc, kwargs)
     array = left if coercion.is_ours(left) else right
     target = array._target
     with target.use():
@@ -97,35 +74,23 @@ def masked(array: Any, condition: Any, x: Any, dtype: np.dtype) -> Any:
 
 
 def power(array: Any, exponent: Any, dtype: Any = None) -> Any:
-    """``array ** exponent``, entry by entry; the exponent must be above 0.
-
-    Raises
-    ------
-    TypeError
-        ``0 ** exponent`` is not 0.
-    """
+    """``A.power``."""
     return binary(np.power, array, exponent, **({} if dtype is None else {"dtype": dtype}))
 
 
-def clip(array: Any, min: Any = None, max: Any = None, out: Any = None, **kwargs: Any) -> Any:
-    """The values clipped to [min, max], which must contain 0; None is no bound. Without bounds `array` itself.
-
-    Raises
-    ------
-    TypeError
-        The interval does not contain 0, so that the result would be dense; or ``out`` is given.
-    """
-    if out is not None:
-        kwargs["out"] = out
-    min, max = kwargs.pop("a_min", min), kwargs.pop("a_max", max)  # numpy.clip's other names
+def clip(
+    array: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *, min: Any = None, max: Any = None, **dtype: Any
+) -> Any:
+    """``A.clip``; without bounds `array` itself."""
+    _check_no_out(out)
+    min, max = (min if a_min is None else a_min), (max if a_max is None else a_max)
     for ufunc, bound in ((np.maximum, min), (np.minimum, max)):
-        _check_keywords(ufunc, kwargs)
         if bound is not None:
             if type(bound) is int and array.dtype.kind in "iu":  # a bound outside the dtype's range is no bound
                 limits = np.iinfo(array.dtype)
                 bound = int(np.clip(bound, limits.min, limits.max))
             try:
-                array = binary(ufunc, array, bound, **kwargs)
+                array = ufunc(array, bound, **dtype)
             except DenseResultError:
                 raise DenseResultError(
                     f"clip's bounds must have 0 between them, or the result is dense; got min={min!r}, max={max!r}. "
@@ -135,19 +100,17 @@ def clip(array: Any, min: Any = None, max: Any = None, out: Any = None, **kwargs
 
 
 def round_(array: Any, decimals: int = 0, out: Any = None) -> Any:
-    """The values rounded to `decimals` places, as ``numpy.round`` does.
-
-    Raises
-    ------
-    TypeError
-        ``out`` is given: an array of ours is immutable.
-    """
-    if out is not None:
-        _check_keywords(np.rint, {"out": out})
+    """``A.round``."""
+    _check_no_out(out)
     if array.dtype.kind == "b":
         return array._map(lambda values: values.astype(np.float16))
     xp = array._target.xp
     return array._map(lambda values: xp.round(values, decimals))
+
+
+def _check_no_out(out: Any) -> None:
+    if out is not None:
+        raise TypeError("out must be left out: arrays of ours are immutable")
 
 
 class DenseResultError(TypeError):
@@ -191,24 +154,11 @@ def _operand(value: Any, target: devices.Device) -> Any:
     return value
 
 
-def _check_keywords(ufunc: np.ufunc, kwargs: dict[str, Any]) -> None:
-    given = sorted(set(kwargs) - {"dtype", "casting"})
-    if given:
-        raise TypeError(
-            f"numpy.{ufunc.__name__} of a sparse array takes dtype and casting, for arrays of ours are immutable; "
-            f"got {', '.join(given)}"
-        )
-
-
 # ---------------------------------------------------------------------------------------------------- the rules
 
 
 def _with_scalar(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dict[str, Any]) -> Any:
     """The array's structure; requires f(0, scalar) == 0."""
-    if not kwargs and (ufunc is np.multiply or (ufunc is np.divide and left is array)):
-        factor = right if left is array else left
-        if _is_plain_factor(array, factor) and (factor or ufunc is np.multiply):
-            return array._map(partial(_scaled, ufunc=ufunc, factor=factor))
     dtypes = _check_zero(ufunc, [np.zeros(1, array.dtype) if v is array else v for v in (left, right)], kwargs)
     scalar = right if left is array else left
     if ufunc in _COMPARISONS and type(scalar) is int and array.dtype.kind in "iu":
@@ -224,17 +174,6 @@ def _with_scalar(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dic
         return _compute(ufunc, [values if v is array else v for v in (left, right)], kwargs, dtypes)
 
     return _mapped(array, dtypes, function)
-
-
-def _is_plain_factor(array: Any, factor: Any) -> bool:
-    """Whether 0 times it is 0, and the product has the array's dtype, without asking NumPy: ``A * 2`` is frequent."""
-    is_float = array.dtype == np.float64 or array.dtype == np.float32
-    return type(factor) in (float, int) and is_float and -FAR < factor < FAR and array._target.kind == "cpu"
-
-
-def _scaled(values: Any, ufunc: np.ufunc, factor: float) -> Any:
-    out = devices.CPU.backend("runtime.memory").empty(values.size, values.dtype)
-    return ufunc(values, factor, out=out)
 
 
 def _with_dense(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dict[str, Any]) -> Any:
@@ -280,9 +219,7 @@ def _with_sparse(ufunc: np.ufunc, array: Any, left: Any, right: Any, kwargs: dic
     shape = _broadcast_shape(left.shape, right.shape)
     dtypes = _check_zero(ufunc, [np.zeros(1, v.data.dtype if isinstance(v, CSR) else v.dtype) for v in (left, right)], kwargs)
     if _is_one_structure(left, right):
-        if (one := _of_one_value(ufunc, left, right, kwargs, dtypes)) is not None:
-            return one
-        data = _compute(ufunc, (left._plain_values(), right._plain_values()), kwargs, dtypes)
+        data = _compute(ufunc, (encoding.plain(left), encoding.plain(right)), kwargs, dtypes)
         if all(_n_nonzero(part) == left.nnz for part in (data if isinstance(data, tuple) else (data,))):
             return _wrapped(data, left._with_table)
         return _wrapped(data, lambda part: left._like(_without_zeros(left._with_table(part)._canonical_csr())))
@@ -313,17 +250,10 @@ def _n_nonzero(data: Any) -> int:
 
 def _is_one_structure(left: Any, right: Any) -> bool:
     """Whether both are arrays of ours whose tables, but for the values, are the same."""
-    same = getattr(left, "_is_like", None)
-    return same is not None and left.shape == right.shape and bool(same(right))
-
-
-def _of_one_value(ufunc: np.ufunc, left: Any, right: Any, kwargs: dict[str, Any], dtypes: list[np.dtype]) -> Any:
-    """f of two arrays of one structure that each store one value once, where the result does too; else None."""
-    a, b = (encoding.table(array._tables) for array in (left, right))
-    if a is None or b is None or a.size != 1 or b.size != 1 or len(dtypes) > 1:
-        return None
-    value = encoding.mapped(a, lambda values: _compute(ufunc, (values, b), kwargs, dtypes))
-    return None if value is None or not bool((value != 0).all()) else left._with_table(left._values(left._tables), value)
+    if type(left) is not type(right) or not hasattr(left, "_structure") or left._target != right._target:
+        return False
+    has_tables = left._origin.pending is None and right._origin.pending is None
+    return has_tables and left.shape == right.shape and is_one_structure(left, right)
 
 
 def _broadcast_shape(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, int]:

@@ -6,14 +6,14 @@ numbers, and looks the values up at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from ..core import devices
 from ..core import distinct as kinds
-from ..core.tables import ValueSample
+from ..core.tables import CSR, ValueSample
 
 
 def checked(choice: Any) -> bool:
@@ -92,16 +92,6 @@ def numbered(array_class: Any, tables: Any) -> Any:
     return tables._replace(**{array_class._value_table: stored, "distinct": None})
 
 
-def numbered_from_one(array_class: Any, tables: Any) -> Any:
-    """As :func:`numbered`, of numbers that stand for the values, each with 1 added: what is not stored is 0."""
-    distinct, stored = table(tables), array_class._values(tables)
-    if distinct.size == 1:
-        numbers = devices.of(distinct).xp.ones(array_class._n_slots(tables), np.uint8)
-    else:
-        numbers = stored + np.uint16(1)
-    return tables._replace(**{array_class._value_table: numbers, "distinct": None})
-
-
 def looked_up(tables: Any, stored: Any) -> Any:
     """The values that entries of :func:`numbered` tables stand for."""
     distinct = table(tables)
@@ -112,20 +102,98 @@ def looked_up(tables: Any, stored: Any) -> Any:
     return distinct[stored] if distinct.size else devices.of(stored).backend("distinct").widened(stored, distinct.dtype)
 
 
+def decoded(array: Any) -> CSR:
+    """The canonical CSR of `array`, of new arrays, from its tables."""
+    return rows(array, array._tables, 0, array.shape[0])
+
+
+def rows(array: Any, tables: Any, first: int, last: int) -> CSR:
+    """The canonical CSR of the rows [first, last) of `tables`, which are those of `array` or a part of them."""
+    csr: CSR = array._module(array._target).to_csr(numbered(type(array), tables), first, last)
+    return csr._replace(data=looked_up(array._tables, csr.data))
+
+
+def slots(array: Any) -> Any:
+    """(nnz,) where each entry of the canonical CSR lies in the value table; found once for a structure, by converting
+    the slots' numbers.
+    """
+    structure = array._structure
+    if structure.slots is None:
+        structure.slots = slot_numbers(array)._canonical_csr().data
+    return structure.slots
+
+
+def slot_numbers(array: Any) -> Any:
+    """The array of the same structure with each slot's number for its value."""
+    size = array._n_slots(array._tables)
+    with array._target.use():
+        return array._with_table(array._target.xp.arange(size, dtype=np.int32 if size < 2**31 else np.int64))
+
+
+def at(array: Any, slots: Any) -> Any:
+    """The values in these slots of the value table, on the current device."""
+    return looked_up(array._tables, array._values(numbered(type(array), array._tables))[slots])
+
+
+def empty(array: Any, dtype: np.dtype) -> Any:
+    """An uninitialised value table of the array's structure, which stores values as they are."""
+    return _uninitialised(array._n_slots(array._tables), dtype, array._target)
+
+
+def _uninitialised(size: int, dtype: np.dtype, target: devices.Device) -> Any:
+    """1-D array; on the CPU it begins at a cache line, as the kernels want it."""
+    return target.backend("runtime.memory").empty(size, dtype) if target.kind == "cpu" else target.xp.empty(size, dtype)
+
+
+def copied(a: Any, target: devices.Device) -> Any:
+    """A copy of a table on a device, where on the CPU the kernels want it."""
+    if target.kind == "cuda":
+        with target.use():
+            return target.xp.array(a)
+    own = _uninitialised(a.size, a.dtype, target).reshape(a.shape)
+    if not isinstance(a, np.ndarray):
+        return a.get(out=own)
+    own[...] = a
+    return own
+
+
+def copies(tables: Any, target: devices.Device) -> Any:
+    """`tables` with arrays of their own on a device."""
+    own = {name: copied(a, target) for name, a in tables._asdict().items() if hasattr(a, "nbytes")}
+    return tables._replace(**own)
+
+
+def protect(tables: Iterable[Any]) -> None:
+    """Make tables in host memory immutable; and one kind of array for Numba, whether converted or mapped from a file."""
+    for a in tables:
+        if isinstance(a, np.ndarray):
+            a.setflags(False)  # type: ignore[call-arg]  # by position: half the time, and there are many tables
+
+
 def plain(array: Any) -> Any:
-    """The value table as it is where values are stored as they are: itself, or a new one."""
+    """(n_slots,) the values as they lie in the value table where it stores them as they are: itself, or a new one."""
     tables, distinct = array._tables, table(array._tables)
     stored = array._values(tables)
     if distinct is None:
         return stored
-    values = array._empty_values(distinct.dtype)
+    values = empty(array, distinct.dtype)
     if kinds.pads_with_zero(distinct):
         values[...] = looked_up(tables, stored)
         return values
-    slots = array._slots()
+    places = slots(array)
     values[...] = 0  # pads and holes
-    values[slots] = array._values_at(slots)
+    values[places] = at(array, places)
     return values
+
+
+def decompressed(array: Any) -> Any:
+    """`array` with its values stored as they are; itself where they are."""
+    if table(array._tables) is None:
+        return array
+    with array._target.use():
+        made = array._with_table(plain(array))
+    made._plan = array._plan
+    return made
 
 
 def mapped(distinct: Any, function: Callable[[Any], Any]) -> Any:

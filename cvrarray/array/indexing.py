@@ -30,24 +30,9 @@ def axis_number(axis: Any, ndim: int = 2) -> int:
 def getitem(array: Any, key: Any) -> Any:
     """``array[key]``, as NumPy indexes a 2-D array, where the result has at most two dimensions.
 
-    Parameters
-    ----------
-    array : array of ours
-    key : int, slice, Ellipsis, 1-D index array, 1-D boolean mask, a tuple of at most two of these, or a 2-D boolean
-    mask
-        Index arrays and masks live on the array's device; for an array on a GPU they may also be NumPy arrays or lists.
-        Two index arrays are paired as in NumPy, and may have two dimensions; ``np.ix_(rows, cols)`` takes the
-        submatrix. A 2-D mask may be dense, or a sparse array such as ``A > 0``.
-
-    Returns
-    -------
-    scalar
-        For two ints (on a GPU, as in CuPy, a 0-d array).
-    1-D dense array
-        For an int and anything else, for two 1-D index arrays, and for a 2-D mask (its values in row-major order).
-    array of the same format and device
-        For everything else; of two index arrays that broadcast to two dimensions it has their shape. An array is
-        immutable, so ``A[:]`` is `array` itself.
+    Index arrays and masks live on the array's device; for an array on a GPU they may also be NumPy arrays or lists. Of
+    two ints the result is a scalar (on a GPU, as in CuPy, a 0-d array). It is a dense vector for an int and anything
+    else, for two 1-D index arrays, and for a 2-D mask, which may be sparse. Otherwise it has the array's format.
 
     Raises
     ------
@@ -272,7 +257,7 @@ def _column_range(csr: CSR, cols: range, target: devices.Device) -> CSR:
     indptr = xp.searchsorted(kept, csr.indptr.astype(np.int64))  # entries kept before each row
     indices = offset[kept] // step
     if cols.step < 0:  # reverse every row: position i of a row that spans [a, b) comes from a + b - 1 - i
-        row = coercion._row_of_nonzero(indptr, kept, target)
+        row = target.backend("csr").row_of_nonzero(indptr, kept)
         backwards = indptr[row] + indptr[row + 1] - 1 - xp.arange(kept.size)
         kept, indices = kept[backwards], len(cols) - 1 - indices[backwards]
     return _csr_of(indptr, indices, csr.data[kept], shape)
@@ -296,7 +281,7 @@ def _column_places(csr: CSR, cols: Any, target: devices.Device) -> CSR:
     if bool((cols[1:] >= cols[:-1]).all()):
         return _csr_of(indptr, indices, data, shape)
     dtype = coercion.index_dtype(shape)
-    row = coercion._row_of_nonzero(indptr, indices, target).astype(dtype)
+    row = target.backend("csr").row_of_nonzero(indptr, indices).astype(dtype)
     canonical: CSR = target.backend("csr").canonical(row, indices.astype(dtype), data, shape)
     return canonical
 

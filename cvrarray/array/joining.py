@@ -18,19 +18,7 @@ from .indexing import axis_number
 
 
 def concatenate(arrays: Any, axis: int = 0, out: Any = None, *, dtype: Any = None, casting: Casting = "same_kind") -> Any:
-    """The arrays one after the other along an axis, in the format of the first that is ours.
-
-    Parameters
-    ----------
-    arrays : sequence of 2-D arrays, one of them ours
-        The others may be anything that :func:`cvrarray.input.coercion.as_csr` takes, on the same device. Explicit zeros
-        stay.
-    axis : int
-        0: rows below rows; 1: columns beside columns.
-    dtype : data type, optional
-        Default: NumPy's result_type of all.
-    casting : str
-        Which casts to `dtype` are allowed, as in NumPy.
+    """``numpy.concatenate`` of 2-D arrays of any kind on one device, in the format of the first that is ours.
 
     Raises
     ------
@@ -39,7 +27,8 @@ def concatenate(arrays: Any, axis: int = 0, out: Any = None, *, dtype: Any = Non
     TypeError
         The arrays live on different devices, none is ours, values cannot be cast, or ``out`` is given.
     """
-    _refuse_out(out)
+    if out is not None:
+        raise TypeError("out must be left out: arrays of ours are immutable")
     if axis is None:
         raise ValueError("concatenate needs axis 0 or 1; None would give one dimension. Call todense() first")
     axis = axis_number(axis)
@@ -90,11 +79,6 @@ def block(arrays: Any) -> Any:
 def stack(arrays: Any, axis: int = 0, out: Any = None, *, dtype: Any = None, casting: Casting = "same_kind") -> Any:
     """Always an error: the result would have three dimensions."""
     raise ValueError("stack would give an array of 3 dimensions; arrays of ours have 2. Use concatenate, vstack or hstack")
-
-
-def _refuse_out(out: Any) -> None:
-    if out is not None:
-        raise TypeError("out must be left out: arrays of ours are immutable")
 
 
 def _first_of_ours(arrays: list[Any]) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -18,20 +17,14 @@ import numpy as np
 from ..core import devices
 from ..core.arrays import Run
 from ..core.distinct import NARROWER
-from ..core.tables import CSR
 from ..input import coercion
 
 #: dtypes of float32 -> the same of float64
 WIDER = {narrow: wide for wide, narrow in NARROWER.items()}
 
-#: Dtypes and shapes of operands that an array has products ready for, at most.
-MOST_READY = 32
-
 _MOST = 1e38  # below what any float can hold that products are computed in
 
 _EVERYDAY = int, float  # types of scalars
-
-_NOTHING = nullcontext()
 
 
 def matvec(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -> Any:
@@ -40,7 +33,12 @@ def matvec(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -
         y = at_once(array, x, out, alpha, beta)
         if y is not None:
             return y
-    return _matvec(array, x, out, alpha, beta)
+    x = operand(array, x, "x")
+    if x.ndim == 2 and x.shape[1] == 1:  # a column, as linear operators take it
+        return matmat(array, x, out, alpha, beta)
+    if x.ndim != 1:
+        raise TypeError(f"x must be a vector (1-D), or a matrix of one column; got shape {x.shape}. Use A @ x")
+    return _multiply(array, x, out, alpha, beta)
 
 
 def at_once(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -> Any:
@@ -48,7 +46,7 @@ def at_once(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) 
     None, where nothing is done yet: every other call, and every error, takes the long way.
     """
     dtype = x.dtype
-    ready = array._ready.get((dtype, x.shape))
+    ready = array._products.ready.get((dtype, x.shape))
     if ready is None or not ready.fits(x):
         return None
     # of everyday numbers alone: others may be arrays, of which == is one, or numbers that `scalar` refuses
@@ -84,16 +82,6 @@ class PreparedProduct:
         self.one, self.zero = dtype.type(1), dtype.type(0)
 
 
-def keep_ready(ready: dict[Any, Any], key: tuple[Any, tuple[int, ...]], product: Any) -> None:
-    """Have the next products with operands of this dtype and shape find `product`: those of a few shapes.
-
-    `ready` is what the array had before the product was prepared: it gets another one when that is no longer to be found.
-    """
-    if len(ready) >= MOST_READY:
-        ready.clear()
-    ready[key] = product
-
-
 def _fits(target: Any) -> Callable[[Any], bool]:
     """Whether the kernels may have an array of the device's module as it is: contiguous, on the (current) device."""
     if target.kind == "cpu":
@@ -103,15 +91,6 @@ def _fits(target: Any) -> Callable[[Any], bool]:
     return lambda array: (
         array.flags.c_contiguous and not array.data.ptr % 16 and array.data.device_id == index and current() == index
     )
-
-
-def _matvec(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
-    x = operand(array, x, "x")
-    if x.ndim == 2 and x.shape[1] == 1:  # a column, as linear operators take it
-        return matmat(array, x, out, alpha, beta)
-    if x.ndim != 1:
-        raise TypeError(f"x must be a vector (1-D), or a matrix of one column; got shape {x.shape}. Use A @ x")
-    return _multiply(array, x, out, alpha, beta)
 
 
 def matmat(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) -> Any:
@@ -194,7 +173,7 @@ def multiply_sparse(left: Any, right: Any, format: str | None = None) -> Any:
         raise TypeError(f"a product needs two matrices; got shapes {left.shape} and {right.shape}. Use .todense() on a vector")
     if left.shape[1] != right.shape[0]:
         raise ValueError(f"a product needs shapes (m, k) and (k, n); got {tuple(left.shape)} and {tuple(right.shape)}")
-    a, b = _factors(coercion.as_csr(left), right)
+    a, b = coercion.as_csr(left), coercion.as_csr(right)
     device = coercion.same_device(left=a.data, right=b.data)
     dtype = product_dtype(a.data.dtype, b.data.dtype)[0]
     work = coercion.wide(dtype)
@@ -214,28 +193,8 @@ def multiply_sparse(left: Any, right: Any, format: str | None = None) -> Any:
         return ours._like(csr._replace(data=coercion.narrowed(csr.data, dtype)))
 
 
-def _factors(a: CSR, right: Any) -> tuple[CSR, CSR]:
-    """`a` and `right` as CSR; of an array of ours on the CPU that is much larger only the rows between those that `a`
-    names.
-    """
-    if not (isinstance(a.data, np.ndarray) and hasattr(right, "_canonical_rows") and 0 < 2 * a.nnz < right.nnz):
-        return a, coercion.as_csr(right)
-    low, high = int(a.indices.min()), int(a.indices.max()) + 1
-    a = a._replace(indices=a.indices - a.indices.dtype.type(low), shape=(a.shape[0], high - low))
-    return a, right._canonical_rows(low, high)
-
-
-def rmatvec(array: Any, x: Any) -> Any:
-    """``array.H @ x``; conjugates are taken of the vectors, never of the matrix."""
-    return _adjoint(matvec, array, x)
-
-
-def rmatmat(array: Any, x: Any) -> Any:
-    """``array.H @ X``."""
-    return _adjoint(matmat, array, x)
-
-
-def _adjoint(product: Callable[[Any, Any], Any], array: Any, x: Any) -> Any:
+def adjoint(product: Callable[[Any, Any], Any], array: Any, x: Any) -> Any:
+    """``array.H @ x`` by :func:`matvec` or :func:`matmat`; conjugates are taken of x, never of the matrix."""
     if array.dtype.kind != "c":
         return product(array.T, x)
     return product(array.T, operand(array, x, "x").conj()).conj()
@@ -243,47 +202,59 @@ def _adjoint(product: Callable[[Any, Any], Any], array: Any, x: Any) -> Any:
 
 def _multiply(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
     """The product with a checked operand of one or two dimensions."""
-    target, xp = array._target, array._target.xp
-    n_rows, n_cols = array.shape
+    n_rows, n_cols = array._shape
     if x.shape[0] != n_cols:
         found = x.size if x.ndim == 1 else f"shape {x.shape}"
-        raise ValueError(f"x must have length {n_cols} for an array of shape {array.shape}; got {found}")
-    dtype, work = product_dtype(array.dtype, x.dtype)
+        raise ValueError(f"x must have length {n_cols} for an array of shape {array._shape}; got {found}")
+    dtype, work = product_dtype(array._dtype, x.dtype)
     shape = (n_rows, *x.shape[1:])
-    given = out
-    if out is not None:
-        out = checked_out(array, out, shape, dtype)
+    given = None if out is None else checked_out(array, out, shape, dtype)
     alpha, beta = scalar(alpha, "alpha", work), scalar(beta, "beta", work)
-    if beta != 0:
-        if out is None:
-            raise ValueError(f"beta = {beta} needs an array to scale: pass out=")
-        if out.dtype != dtype:
-            raise TypeError(f"out must have the product's dtype, {dtype}, where beta is not 0; got {out.dtype}")
-    is_ready = x.dtype == work and x.flags.c_contiguous
-    direct = out is not None and out.dtype == work and out.flags.c_contiguous
-    direct = direct and not (is_ready and target.may_share_memory(x, out))
-    is_plain = is_ready and (direct or (out is None and dtype == work))  # no memory but for the result
-    with target.use(), _NOTHING if is_plain else target.keeping(array._of_graphs):
-        x = x if is_ready else _cast(target, x, work)
-        y = out if direct else xp.empty(shape, work)
-        if not direct and beta != 0:
-            y[...] = out
-        if y.size:
-            _run(array, x, y, alpha, beta, dtype)
-        if out is None:
+    if beta != 0 and given is None:
+        raise ValueError(f"beta = {beta} needs an array to scale: pass out=")
+    with array._target.use():
+        if given is not None:
+            _into(array, x, given, alpha, beta, dtype, work)
+            return out
+        if work == dtype and _is_ready(x, work):
+            return _run(array, x, array._target.xp.empty(shape, work), alpha, beta, dtype)
+        with array._target.keeping(array._of_graphs):  # what is not the result
+            y = _run(array, _cast(array._target, x, work), array._target.xp.empty(shape, work), alpha, beta, dtype)
             return y if work == dtype else coercion.narrowed(y, dtype)
-        if not direct:
-            y = _cast(target, coercion.narrowed(y, dtype), out.dtype)
-            if _is_fortran(out):
-                target.backend("order").c_order(y.T, out.T)
-            else:
-                out[...] = y
-        return given
+
+
+def _into(array: Any, x: Any, out: Any, alpha: Any, beta: Any, dtype: np.dtype, work: np.dtype) -> None:
+    """The product into a checked array: at once where kernels may write there while they read x, else by another array."""
+    if beta != 0 and out.dtype != dtype:
+        raise TypeError(f"out must have the product's dtype, {dtype}, where beta is not 0; got {out.dtype}")
+    target, is_ready = array._target, _is_ready(x, work)
+    is_direct = _is_ready(out, work) and not (is_ready and target.may_share_memory(x, out))
+    if is_ready and is_direct:
+        _run(array, x, out, alpha, beta, dtype)
+        return
+    with target.keeping(array._of_graphs):
+        x = x if is_ready else _cast(target, x, work)
+        if is_direct:
+            _run(array, x, out, alpha, beta, dtype)
+            return
+        y = target.xp.empty(out.shape, work)
+        if beta != 0:
+            y[...] = out
+        y = _cast(target, coercion.narrowed(_run(array, x, y, alpha, beta, dtype), dtype), out.dtype)
+        if out.ndim == 2 and out.flags.f_contiguous and not out.flags.c_contiguous:
+            target.backend("order").c_order(y.T, out.T)
+        else:
+            out[...] = y
+
+
+def _is_ready(a: Any, work: np.dtype) -> bool:
+    """Whether kernels that compute in a dtype may have an operand as it is."""
+    return a.dtype == work and bool(a.flags.c_contiguous)
 
 
 def _cast(target: Any, x: Any, dtype: np.dtype) -> Any:
     """`x` in C order and `dtype`. CuPy makes 0 of a denormal float32 that becomes a float64."""
-    if _has_columns(x):
+    if x.ndim == 2 and x.shape[1] > 1 and x.strides[0] == x.itemsize and not x.flags.c_contiguous:  # as in Fortran order
         x = target.backend("order").c_order(x)
     wider = WIDER.get(x.dtype) if target.kind == "cuda" and dtype in NARROWER else None
     if wider is not None:
@@ -291,32 +262,36 @@ def _cast(target: Any, x: Any, dtype: np.dtype) -> Any:
     return target.xp.ascontiguousarray(x, dtype=dtype)
 
 
-def _has_columns(x: Any) -> bool:
-    """Whether a matrix is not in C order, but each of its columns is contiguous, as in Fortran order."""
-    return x.ndim == 2 and x.shape[1] > 1 and x.strides[0] == x.itemsize and not x.flags.c_contiguous
+def _run(array: Any, x: Any, y: Any, alpha: Any, beta: Any, dtype: np.dtype) -> Any:
+    """``y = alpha * array @ x + beta * y``, which is returned, for operands that are ready; `dtype` is the product's."""
+    if not y.size:
+        return y
+    ready, version = array._products.ready, array._version
+    if x.shape[1:] == (1,):  # a column, as linear operators take it
+        product = array._kernel("product", y.dtype)
 
+        def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
+            product(x.reshape(-1), y.reshape(-1), alpha, beta)
 
-def _is_fortran(x: Any) -> bool:
-    """Whether a matrix is in Fortran order, and not in C order too."""
-    return x.ndim == 2 and bool(x.flags.f_contiguous) and not x.flags.c_contiguous
-
-
-def _run(array: Any, x: Any, y: Any, alpha: Any, beta: Any, dtype: np.dtype) -> None:
-    """``y = alpha * array @ x + beta * y`` for operands that are ready; `dtype` is the product's."""
-    ready, version = array._ready, array._version
-    if x.shape[1:] == (1,):
-        run = _of_column(array, y.dtype)
     else:
         run = array._kernel("product" if x.ndim == 1 else "product_matrix", y.dtype)
     run(x, y, alpha, beta)
     if y.dtype == dtype and (dtype, x.shape) not in ready and version is not None and version == array._version:
-        keep_ready(ready, (dtype, x.shape), PreparedProduct(array._target, y.shape, dtype, run))
+        ready[dtype, x.shape] = PreparedProduct(array._target, y.shape, dtype, run)
+    return y
 
 
-def _of_column(array: Any, dtype: np.dtype) -> Run:
-    """The product with a matrix of one column, as linear operators take it: that with a vector."""
-    product = array._kernel("product", dtype)
-    return lambda x, y, alpha, beta: product(x.reshape(-1), y.reshape(-1), alpha, beta)
+def by_columns(product: Run) -> Run:
+    """The product with a matrix, column by column, by that with a vector."""
+
+    def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
+        xp = devices.of(y).xp
+        for column in range(x.shape[1]):
+            sums = xp.ascontiguousarray(y[:, column])
+            product(xp.ascontiguousarray(x[:, column]), sums, alpha, beta)
+            y[:, column] = sums
+
+    return run
 
 
 def checked_out(array: Any, out: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:

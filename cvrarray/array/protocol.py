@@ -163,10 +163,8 @@ def _into(out: Any, compute: Callable[[], Any], ufunc: Any) -> Any:
         raise TypeError(f"out must have a dtype that {result.dtype} casts to; got {out.dtype}")
     if out.shape != result.shape:
         raise ValueError(f"out must have shape {result.shape}; got {out.shape}")
-    return result.todense(out=out) if coercion.is_ours(result) else _assigned(out, result)
-
-
-def _assigned(out: Any, result: Any) -> Any:
+    if coercion.is_ours(result):
+        return result.todense(out=out)
     out[...] = result
     return out
 
@@ -228,29 +226,16 @@ def _flip(m: Any, axis: Any = None) -> Any:
     return indexing.getitem(m, tuple(slice(None, None, -1 if k in axes else 1) for k in (0, 1)))
 
 
-def _zeros_like(
-    a: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None, *, device: Any = None
-) -> Any:
-    if shape is not None and np.size(shape) != 2:
-        return _dense_like(a, 0, dtype, shape)
-    zeros = structure.zeros_like(a, dtype, shape)
-    return zeros if device is None else zeros.to_device(device)
-
-
 def _full_like(
     a: Any, fill_value: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None, *, device: Any = None
 ) -> Any:
-    if shape is not None and np.size(shape) != 2:
-        return _dense_like(a, fill_value, dtype, shape)
+    if shape is not None and np.size(shape) != 2:  # an array that has not two dimensions is dense
+        with a._target.use():
+            return a._target.xp.full(shape, fill_value, a.dtype if dtype is None else dtype)
     if np.ndim(fill_value) or fill_value != 0:
         raise TypeError(f"full_like of a sparse array needs fill_value 0; got {fill_value!r}. Use A.todense()")
-    return _zeros_like(a, dtype, shape=shape, device=device)
-
-
-def _dense_like(a: Any, fill_value: Any, dtype: Any, shape: Any) -> Any:
-    """An array that has not two dimensions, and so is dense, on the device of `a`."""
-    with a._target.use():
-        return a._target.xp.full(shape, fill_value, a.dtype if dtype is None else dtype)
+    zeros = structure.zeros_like(a, dtype, shape)
+    return zeros if device is None else zeros.to_device(device)
 
 
 def _where(condition: Any, *xy: Any) -> Any:
@@ -353,8 +338,8 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.linalg.matrix_transpose: lambda x, /: x.T,
     np.swapaxes: _swapaxes,
     np.copy: lambda a, order="K", subok=False: a.copy(),
-    np.zeros_like: _zeros_like,
-    np.empty_like: lambda prototype, *args, **kwargs: _zeros_like(prototype, *args, **kwargs),
+    np.zeros_like: lambda a, *args, **kwargs: _full_like(a, 0, *args, **kwargs),
+    np.empty_like: lambda prototype, *args, **kwargs: _full_like(prototype, 0, *args, **kwargs),
     np.full_like: _full_like,
     np.ones_like: lambda a, *args, **kwargs: _full_like(a, 1, *args, **kwargs),
     np.reshape: lambda a, /, shape, order="C", *, copy=None: rearranging.reshape(a, shape, order, copy=copy),
@@ -372,8 +357,6 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.flip: _flip,
     np.flipud: lambda m: _flip(m, 0),
     np.fliplr: lambda m: _flip(m, 1),
-    np.tril: structure.tril,
-    np.triu: structure.triu,
     np.nonzero: structure.nonzero,
     np.argwhere: lambda a: a._target.xp.stack(structure.nonzero(a), axis=1),
     np.where: _where,
@@ -397,8 +380,6 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.array_repr: lambda arr, *_, **__: repr(arr),
     np.array_str: lambda a, *_, **__: str(a),
 }
-_NEWER: dict[str, Callable[..., Any]] = {"permute_dims": _transpose, "unique_values": statistics.unique_values}
-FUNCTIONS |= {getattr(np, name): rule for name, rule in _NEWER.items() if hasattr(np, name)}  # not all are in NumPy 2.0
 
 #: Makes an array, dense and on the device of an array of ours that is given as ``like=``
 LIKE = {np.array, np.asarray, np.asanyarray, np.ones, np.zeros, np.empty, np.full, np.arange, np.eye, np.identity, np.tri}

@@ -14,19 +14,7 @@ from .indexing import axis_number
 
 
 def reshape(a: Any, /, shape: Any, order: str = "C", *, copy: bool | None = None) -> Any:
-    """The entries in an array of another shape, in the same row-major (``order="F"``: column-major) order: by SciPy, or
-    where the shape has not two dimensions a ``sparse.COO`` by pydata/sparse.
-
-    Parameters
-    ----------
-    shape : (n_rows, n_cols)
-        Of the same size; one of them may be -1.
-
-    Raises
-    ------
-    ValueError
-        The sizes differ, or have 2^63 places or more; ``copy=False`` and another shape is asked for.
-    """
+    """``A.reshape``: by SciPy, or where the shape has not two dimensions a ``sparse.COO`` by pydata/sparse."""
     shape = tuple(operator.index(n) for n in (shape if isinstance(shape, tuple | list) else (shape,)))
     if shape == a.shape:
         return a.copy() if copy else a
@@ -64,13 +52,7 @@ def rot90(m: Any, k: int = 1, axes: Any = (0, 1)) -> Any:
 
 
 def matrix_power(a: Any, n: int) -> Any:
-    """The product of `n` factors `a`, a square matrix; `n` is at least 1.
-
-    Raises
-    ------
-    TypeError
-        `n` is 0, whose result is the identity, or negative; the matrix is not square.
-    """
+    """The product of `n` factors `a`, a square matrix; `n` is at least 1."""
     from scipy.sparse.linalg import matrix_power
 
     if operator.index(n) < 1:
@@ -80,18 +62,16 @@ def matrix_power(a: Any, n: int) -> Any:
 
 def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     """Panels of rows (``axis=0``) or of columns, as NumPy cuts them."""
-    axis = axis_number(axis)
-    parts = np.array_split(np.arange(ary.shape[axis]), indices_or_sections)
-    return [_range(ary, part, axis) for part in parts]
+    return _panels(ary, np.array_split, indices_or_sections, axis)
 
 
 def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     """:func:`array_split` into panels of one size."""
+    return _panels(ary, np.split, indices_or_sections, axis)
+
+
+def _panels(array: Any, cut: Any, indices_or_sections: Any, axis: int) -> list[Any]:
     axis = axis_number(axis)
-    parts = np.split(np.arange(ary.shape[axis]), indices_or_sections)
-    return [_range(ary, part, axis) for part in parts]
-
-
-def _range(array: Any, places: np.ndarray, axis: int) -> Any:
-    chosen = slice(int(places[0]), int(places[-1]) + 1) if places.size else slice(0, 0)
-    return indexing.getitem(array, chosen if axis == 0 else (slice(None), chosen))
+    parts = cut(np.arange(array.shape[axis]), indices_or_sections)
+    ranges = [slice(int(part[0]), int(part[-1]) + 1) if part.size else slice(0, 0) for part in parts]
+    return [indexing.getitem(array, chosen if axis == 0 else (slice(None), chosen)) for chosen in ranges]

@@ -1,4 +1,4 @@
-"""Reductions over one axis or both, with NumPy's signatures. Entries that are not stored count as 0.
+"""What reduces axes, with NumPy's signatures: methods of an array say what they do. Entries that are not stored count as 0.
 
 Sums over rows and columns are products with ones, ``A @ 1`` and ``A.T @ 1``, and so have the same bits in every run.
 Counts are sums of the array ``A != 0``. Row maxima use a sparse table (doubling): the maxima of 1, 2, 4, ...
@@ -26,28 +26,7 @@ LONG = 2**26
 
 
 def sum_(array: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-    """Sums of the values over `axis`.
-
-    Parameters
-    ----------
-    array : array of ours
-    axis : None, int or tuple of ints
-        None or both axes: the sum of everything.
-    dtype : data type, optional
-        Of the sum. Default: NumPy's, which is int64 or uint64 for narrower integers; with `out`, the dtype to which its
-        dtype and the array's promote.
-    out : dense array, optional
-        Receives the result; of its shape, on the array's device.
-    keepdims : bool
-        Whether a reduced axis stays with length 1.
-
-    Raises
-    ------
-    AxisError, ValueError
-        There is no such axis, or it is named twice; `out` has another shape.
-    TypeError
-        Values cannot be summed in `dtype`, or `out` cannot hold the result.
-    """
+    """``A.sum``. Without `dtype`, but with `out`, it is computed in what the dtypes of both promote to, as NumPy has it."""
     axis = _axis(axis)
     if dtype is None:
         dtype = (
@@ -59,10 +38,7 @@ def sum_(array: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepd
 
 
 def mean(array: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-    """Means over `axis`, zeros included; integers are summed in float64. Of no values nan, with NumPy's RuntimeWarning.
-
-    Parameters and errors as of :func:`sum_`.
-    """
+    """``A.mean``."""
     axis = _axis(axis)
     dtype = np.zeros(1, array.dtype).mean().dtype if dtype is None else np.dtype(dtype)
     count = _count(array, axis)
@@ -74,38 +50,30 @@ def mean(array: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepd
 
 
 def max_(array: Any, axis: Any = None, out: Any = None, keepdims: bool = False, *, explicit: bool = False) -> Any:
-    """The largest values over `axis`, zeros that are not stored included; nan where a value is nan.
-
-    Parameters as of :func:`sum_`; with `explicit` what is not stored is left out, and is 0 where nothing is.
-
-    Raises
-    ------
-    ValueError
-        `axis` has no entries.
-    """
+    """``A.max``."""
     return _extreme(array, np.maximum, _axis(axis), out, keepdims, explicit)
 
 
 def min_(array: Any, axis: Any = None, out: Any = None, keepdims: bool = False, *, explicit: bool = False) -> Any:
-    """The smallest values over `axis`: see :func:`max_`."""
+    """``A.min``."""
     return _extreme(array, np.minimum, _axis(axis), out, keepdims, explicit)
 
 
 def any_(array: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-    """Whether any value over `axis` is not 0 (nan is not). Parameters and errors as of :func:`sum_`."""
+    """``A.any``."""
     axis = _axis(axis)
     return _delivered(array, _counts(array, axis) > 0, axis, out, keepdims)
 
 
 def all_(array: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-    """Whether no value over `axis` is 0; true where there are no values. Parameters and errors as of :func:`sum_`."""
+    """``A.all``."""
     axis = _axis(axis)
     count = min(_count(array, axis), np.iinfo(np.int64).max)  # CuPy cannot compare with a larger number
     return _delivered(array, _counts(array, axis) == count, axis, out, keepdims)
 
 
 def count_nonzero(array: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """How many values over `axis` are not 0, as int64: explicit zeros do not count. Errors as of :func:`sum_`."""
+    """``A.count_nonzero``."""
     axis = _axis(axis)
     return _delivered(array, _counts(array, axis), axis, None, keepdims)
 
@@ -127,7 +95,7 @@ def diagonal(array: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any
 
 
 def trace(array: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None) -> Any:
-    """The sum of a diagonal: see :func:`diagonal`, and :func:`sum_` for `dtype` and `out`."""
+    """``A.trace``."""
     with array._target.use():
         return diagonal(array, offset, axis1, axis2).sum(dtype=dtype, out=out)
 

@@ -1,7 +1,7 @@
 """An array as a header, which JSON can hold, and its tables: what files, stores, messages and pickles consist of.
 
 A pickle has the header as JSON and a buffer for each table that is not empty, out of band where the protocol allows
-that. It holds no object of NumPy's. Of an array that is still a CSR (:class:`cvrarray.array.format.Pending`) the three
+that. It holds no object of NumPy's. Of an array that is still a CSR (:class:`cvrarray.array.kept.Pending`) the three
 arrays of that stand for the tables.
 """
 
@@ -18,6 +18,7 @@ import numpy as np
 from ..core import devices
 from ..core.tables import CSR
 from .base import SparseArray
+from .kept import Pending
 
 MAGIC = "cvrarray"
 VERSION = 2  #: the newest of headers that is read, and that of arrays whose values are stored in few bytes
@@ -71,7 +72,7 @@ def _name_on_disk(dtype: np.dtype) -> str:
 
 def packed(A: Any, protocol: int) -> tuple[Any, ...]:
     """The header and the buffers of a pickle: the tables themselves where `protocol` has room for such."""
-    pending = A._pending
+    pending = A._origin.pending
     if pending is not None and all(isinstance(value, int | str | None) for value in pending.keywords.values()):
         header, arrays = _describe_csr(A, *pending)
     else:
@@ -100,7 +101,7 @@ def unpacked(array_class: Any, text: bytes, buffers: Sequence[Any]) -> SparseArr
     arrays |= {name: _table(name, buffer, **header["arrays"][name]) for name, buffer in zip(sent, buffers, strict=True)}
     if "keywords" in header:
         csr = CSR(arrays["indptr"], arrays["indices"], arrays["data"], tuple(header["shape"]))
-        put_off: SparseArray = array_class._from_pending(csr, header["keywords"])
+        put_off: SparseArray = array_class._from_tables(Pending(csr, header["keywords"]))
         return put_off
     own = assemble(array_class, header, arrays)
     return own if header["device"] == "cpu" else own.to_device(header["device"])

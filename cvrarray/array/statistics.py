@@ -27,11 +27,7 @@ def var(
     *,
     correction: float | None = None,
 ) -> Any:
-    """Variances over `axis`, by two passes as NumPy's: means, then the squares of what differs from them.
-
-    Parameters and errors as of :func:`cvrarray.array.reductions.mean`; `ddof` (or `correction`) is subtracted from the
-    count.
-    """
+    """``A.var``, by two passes as NumPy's: means, then the squares of what differs from them."""
     axis = reductions._axis(axis)
     dtype = np.zeros(1, array.dtype).mean().dtype if dtype is None else np.dtype(dtype)
     divisor = reductions._count(array, axis) - (ddof if correction is None else correction)
@@ -55,8 +51,10 @@ def std(
     *,
     correction: float | None = None,
 ) -> Any:
-    """Standard deviations: the roots of :func:`var`."""
-    return _root(array, var(array, axis, dtype, None, ddof, keepdims, correction=correction), out)
+    """``A.std``."""
+    with array._target.use():
+        root = array._target.xp.sqrt(var(array, axis, dtype, None, ddof, keepdims, correction=correction))
+    return reductions._delivered(array, root, None, out, keepdims=False)
 
 
 def nan_extreme(array: Any, function: Any, axis: Any, out: Any, keepdims: bool, explicit: bool) -> Any:
@@ -69,25 +67,12 @@ def nan_extreme(array: Any, function: Any, axis: Any, out: Any, keepdims: bool, 
 
 
 def argmax(array: Any, axis: Any = None, out: Any = None, *, keepdims: bool = False, explicit: bool = False) -> Any:
-    """Where the largest entry over `axis` is, the first of several, as int64; the first nan where there is one.
-
-    Parameters
-    ----------
-    axis : None or int
-        None: the position in the array as one row, ``row * n_cols + column``.
-    explicit : bool
-        Whether entries that are not stored are left out; 0 of a line without any.
-
-    Raises
-    ------
-    ValueError
-        There are no entries along the axis.
-    """
+    """``A.argmax``."""
     return _position(array, np.maximum, axis, out, keepdims, explicit)
 
 
 def argmin(array: Any, axis: Any = None, out: Any = None, *, keepdims: bool = False, explicit: bool = False) -> Any:
-    """Where the smallest entry over `axis` is: see :func:`argmax`."""
+    """``A.argmin``."""
     return _position(array, np.minimum, axis, out, keepdims, explicit)
 
 
@@ -120,12 +105,6 @@ def _lengths(array: Any, axis: int | None) -> Any:
     if axis == 0:
         return xp.bincount(csr.indices, minlength=csr.shape[1])
     return (csr.indptr[1:] - csr.indptr[:-1]).astype(np.int64)
-
-
-def _root(array: Any, variance: Any, out: Any) -> Any:
-    with array._target.use():
-        root = array._target.xp.sqrt(variance)
-    return reductions._delivered(array, root, None, out, keepdims=False)
 
 
 # ---------------------------------------------------------------------------------------------------- extremes
@@ -188,11 +167,6 @@ def _first_in_row(csr: CSR, marks: Any, xp: Any, numbers: Any = None) -> Any:
     found = marked[xp.minimum(first, marked.size - 1)]
     inside = (first < marked.size) & (found < csr.indptr[1:])
     return xp.where(inside, numbers[found].astype(np.int64), -1)
-
-
-def unique_values(x: Any) -> Any:
-    """``numpy.unique_values``: the different entries in ascending order, 0 among them unless all entries are stored."""
-    return unique(x, equal_nan=False)
 
 
 def unique(ar: Any, *, return_counts: bool = False, equal_nan: bool = True) -> Any:

@@ -1,4 +1,4 @@
-"""Functions of an array as a whole: zeros_like, tril, triu, nonzero, norms, equality of arrays."""
+"""Functions of an array as a whole: zeros_like, nonzero, norms, equality of arrays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from ..core.tables import CSR
 from ..input import coercion
-from . import elementwise, reductions
+from . import elementwise, encoding, reductions
 
 
 def zeros_like(array: Any, dtype: Any = None, shape: Any = None) -> Any:
@@ -19,18 +19,8 @@ def zeros_like(array: Any, dtype: Any = None, shape: Any = None) -> Any:
         return array._like(coercion.without_entries(shape, dtype, array._target.xp))
 
 
-def tril(m: Any, k: int = 0) -> Any:
-    """The entries on and below diagonal `k`."""
-    return _selected(m, lambda row, col: col - row <= k)
-
-
-def triu(m: Any, k: int = 0) -> Any:
-    """The entries on and above diagonal `k`."""
-    return _selected(m, lambda row, col: col - row >= k)
-
-
 def block_diagonal(array: Any, block_size: int) -> Any:
-    """The dense blocks on the diagonal: see :meth:`cvrarray.array.base.SparseArray.block_diagonal`."""
+    """(n_blocks, block_size, block_size) the blocks on the diagonal, dense on the array's device; 0 beyond the matrix."""
     with array._target.use():
         row, col, val = array._coo()
         return _on_diagonal(array, block_size, row, col, val, 0)
@@ -42,7 +32,7 @@ def block_diagonal_slots(array: Any, block_size: int) -> Any:
     They hold for every array of the same structure, so that new values need no search.
     """
     with array._target.use():
-        row, col, slot = array._slot_numbers()._coo()
+        row, col, slot = encoding.slot_numbers(array)._coo()
         return _on_diagonal(array, block_size, row, col, slot, -1)
 
 
@@ -58,20 +48,11 @@ def _on_diagonal(array: Any, block_size: int, row: Any, col: Any, val: Any, empt
 
 
 def eliminate_zeros(array: Any) -> Any:
-    """The array without stored zeros."""
-    return _filtered(array, lambda csr: csr.data != 0)
-
-
-def _selected(array: Any, keep: Any) -> Any:
-    return _filtered(array, lambda csr: keep(coercion.rows(csr).astype(np.int64), csr.indices.astype(np.int64)))
-
-
-def _filtered(array: Any, keep: Any) -> Any:
-    """The entries of `array` where `keep`, of its CSR, is true: rows stay in order, so nothing is sorted."""
+    """The array without stored zeros. Rows stay in order, so nothing is sorted."""
     xp = array._target.xp
     with array._target.use():
         csr = array._canonical_csr()
-        kept = xp.flatnonzero(keep(csr))
+        kept = xp.flatnonzero(csr.data != 0)
         return array._like(CSR(xp.searchsorted(kept, csr.indptr), csr.indices[kept], csr.data[kept], csr.shape))
 
 
@@ -165,9 +146,9 @@ def _compare(a: Any, b: Any, holds: Any) -> bool:
             device = a._target
         else:  # padded tables are larger than CSRs: this counts as a read, so that what is decoded below is kept
             for array in (a, b):
-                array._csr_at_hand()
+                array._origin.read(array, array.shape[0])
     if device is not None:
-        values = a._plain_values().reshape(-1), b._plain_values().reshape(-1)
+        values = encoding.plain(a).reshape(-1), encoding.plain(b).reshape(-1)
     else:
         left, right = coercion.as_csr(a), coercion.as_csr(b)
         device = coercion.same_device(left=left.data, right=right.data)

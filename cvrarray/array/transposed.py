@@ -31,6 +31,8 @@ from ..core.tables import CSR
 from . import encoding
 from .base import SparseArray
 from .budget import Budget
+from .kept import Products, State, Transpose
+from .products import by_columns
 from .values import renew_transpose
 
 #: What the tables of transposes of all arrays on a device may take: ``CVRARRAY_TRANSPOSED_MEMORY``, by default a quarter of
@@ -73,12 +75,13 @@ def keep(base: Any, columns: int | None = None) -> SparseArray | None:
     Where memory ends meanwhile, this product is made without them, a warning says so, and the next one tries again: so later
     products have the bits that they have in every other run.
     """
-    if base._transpose is None or base._transpose_is_old:
+    kept = base._transpose
+    if kept.state is State.UNDECIDED or kept.is_old(base._version):
         try:
             with _lock, base._target.use():
-                _make_or_renew(base, columns or 1)
+                _make_or_renew(base, kept, columns or 1)
         except MemoryError:
-            base._ready_transposed = {}  # what this product is about to enter is not to be found
+            kept.products.drop()  # what this product is about to enter is not to be found
             warnings.warn(
                 f"no memory for tables of the transpose of {base.shape}: this product with A.T is made without them, which is"
                 " slower, and its last bits may differ from those of other runs",
@@ -86,30 +89,29 @@ def keep(base: Any, columns: int | None = None) -> SparseArray | None:
                 stacklevel=2,
             )
             return None
-    if base._transpose is False:
-        return None
-    if base._target.is_capturing():
-        base._has_graphs_of_transpose = True
-        base._of_graphs.append(base._transpose)
-    own: SparseArray = base._transpose
-    return own
+    tables: SparseArray | None = kept.tables
+    if tables is not None and base._target.is_capturing():
+        kept.is_in_graphs = True
+        base._of_graphs.append(tables)
+    return tables
 
 
-def _make_or_renew(base: Any, columns: int) -> None:
+def _make_or_renew(base: Any, kept: Transpose, columns: int) -> None:
     """Have the tables of the transpose hold the values of `base`; the caller has the lock."""
-    was_old, version = base._transpose_is_old, base._version
-    if was_old and not _renewed(base, base._transpose):
-        base._transpose, was_old = None, False
-    made = base._transpose
-    if made is None:
+    version = base._version
+    is_old = kept.is_old(version)
+    if is_old and not _renewed(base, kept.tables):
+        kept.state, kept.tables, is_old = State.UNDECIDED, None, False
+    tables = kept.tables
+    if kept.state is State.UNDECIDED:
         _refuse_capture(base)
-        made = _converted(base, columns)
+        tables = _converted(base, columns)
     # a graph renews them in its replays, not now
-    is_old = base._is_written_by_graphs or (was_old and base._target.is_capturing())
+    is_old = base._is_written_by_graphs or (is_old and base._target.is_capturing())
     if not is_old:
         base._target.wait()  # the next product may be another stream's
-    base._transpose_version = None if is_old else version
-    base._transpose = False if made is None else made
+    kept.version, kept.tables = None if is_old else version, tables
+    kept.state = State.REFUSED if tables is None else State.KEPT
 
 
 def _renewed(base: Any, transpose: Any) -> bool:
@@ -177,21 +179,13 @@ def _without_tables(base: Any, kind: str, dtype: np.dtype) -> Run:
         return base._kernel("product_transposed", dtype)  # type: ignore[no-any-return]
 
     def run(x: Any, y: Any, alpha: Any, beta: Any) -> None:
-        if x.shape[1] >= CONVERT_FROM or not _scatters(base):
+        scatters = hasattr(base._module(base._target), "product_transposed")  # from its own tables: on a CPU ours do
+        if x.shape[1] >= CONVERT_FROM or not scatters:
             by_panels(base, kind, dtype)(x, y, alpha, beta)
             return
-        multiply, xp = base._kernel("product_transposed", dtype), base._target.xp
-        for column in range(x.shape[1]):
-            total = xp.ascontiguousarray(y[:, column])
-            multiply(xp.ascontiguousarray(x[:, column]), total, alpha, beta)
-            y[:, column] = total
+        by_columns(base._kernel("product_transposed", dtype))(x, y, alpha, beta)
 
     return run
-
-
-def _scatters(base: Any) -> bool:
-    """Whether the format multiplies a vector by its transpose from its own tables: on a CPU ours do."""
-    return hasattr(base._module(base._target), "product_transposed")
 
 
 def by_panels(base: Any, kind: str, dtype: np.dtype) -> Run:
@@ -245,14 +239,15 @@ class TransposedArray(SparseArray):
     """
 
     base: SparseArray
-    _is_kept: bool  # whether its products may make the base keep tables of its transpose
+    _is_kept = True  # whether its products may make the base keep tables of its transpose
+    _plan = None
 
     def __init__(self, base: SparseArray):
         self.base = base
         self._target = base._target
         self._dense_type = base._dense_type
-        self._is_kept = True
-        self._plan = None
+        self._products = base._transpose.products
+        self._of_graphs = base._of_graphs
 
     @classmethod
     def once(cls, base: SparseArray) -> TransposedArray:
@@ -266,7 +261,7 @@ class TransposedArray(SparseArray):
         array([1., 3., 2.])
         """
         view = cls(base)
-        view._is_kept = False
+        view._is_kept, view._products = False, Products()
         return view
 
     @property
@@ -275,20 +270,20 @@ class TransposedArray(SparseArray):
         return self.base.format
 
     @property
-    def shape(self) -> tuple[int, int]:
-        return self.base.shape[::-1]
+    def _shape(self) -> tuple[int, int]:  # type: ignore[override]  # an attribute of formats
+        return self.base._shape[::-1]
 
     @property
-    def dtype(self) -> np.dtype:
-        return self.base.dtype
+    def _dtype(self) -> np.dtype:  # type: ignore[override]  # an attribute of formats
+        return self.base._dtype
 
     @property
     def _stored_as(self) -> str:
         return self.base._stored_as
 
     @property
-    def nnz(self) -> int:
-        return self.base.nnz
+    def _nnz(self) -> int:  # type: ignore[override]  # an attribute of formats
+        return self.base._nnz
 
     @property
     def nbytes(self) -> int:
@@ -298,20 +293,12 @@ class TransposedArray(SparseArray):
     @property
     def _own(self) -> SparseArray | None:
         """The base's tables of its transpose, if it has some."""
-        own = getattr(self.base, "_transpose", None)
-        return None if own is False else own
+        own: SparseArray | None = self.base._transpose.tables
+        return own
 
     @property
     def _version(self) -> int | None:  # type: ignore[override]  # an attribute of formats
         return self.base._version
-
-    @property
-    def _ready(self) -> dict[Any, Any]:  # type: ignore[override]  # an attribute of formats
-        return self.base._ready_transposed if self._is_kept else {}
-
-    @property
-    def _of_graphs(self) -> list[Any]:  # type: ignore[override]  # an attribute of formats
-        return self.base._of_graphs
 
     @property
     def T(self) -> SparseArray:
@@ -325,7 +312,7 @@ class TransposedArray(SparseArray):
         """
         return self.base
 
-    def copy(self) -> SparseArray:
+    def copy(self) -> SparseArray:  # type: ignore[override]  # which is no view
         """The transposed matrix as an array of the base's format, on the same device: a conversion.
 
         Examples
@@ -334,7 +321,8 @@ class TransposedArray(SparseArray):
         >>> type(A.T.copy()).__name__, A.T.copy().shape
         ('CVRArray', (3, 2))
         """
-        return self.base._like(self._canonical_csr())
+        array: SparseArray = self.base._like(self._canonical_csr())
+        return array
 
     def to_device(self, device: Any) -> TransposedArray:
         """The transposed view of the base on `device`; itself where it is there. Errors as of the base's.
@@ -352,13 +340,13 @@ class TransposedArray(SparseArray):
     def check(self) -> None:
         self.base.check()
 
-    def _layout(self) -> str:
+    def _described(self) -> str:
         view = f"a view of {type(self.base).__name__}, {self.base._described()}"
         if self._own is None:
             return view
         return f"{view}; products by {type(self._own).__name__}, {self._own._described()}, {self._own.nbytes / 1e6:.3g} MB"
 
-    def _like(self, csr: CSR) -> SparseArray:
+    def _like(self, csr: CSR) -> Any:
         return self.base._like(csr)
 
     def _map(self, function: Callable[[Any], Any]) -> TransposedArray:
@@ -373,15 +361,6 @@ class TransposedArray(SparseArray):
         with self._target.use():
             transpose: CSR = self._target.backend("csr").transpose(csr)
             return transpose
-
-    def _places(self) -> tuple[Any, Any]:
-        return super()._places() if self._own is None else self._own._places()  # which remembers them
-
-    def _row_sums(self, dtype: np.dtype) -> Any:
-        return self.base._column_sums(dtype)
-
-    def _column_sums(self, dtype: np.dtype) -> Any:
-        return self.base._row_sums(dtype)
 
     def _diagonal(self, offset: int) -> Any:
         return self.base._diagonal(-offset)

@@ -21,20 +21,29 @@ from ..input import coercion
 from ..input.entries import Entries, block_coordinates, coordinates, entries
 from . import encoding, products
 from .blocks import number_dtype, sources_of
-
-#: Orders of values that a structure remembers; the one that was used last is forgotten last.
-MOST_ORDERS = 4
+from .kept import forget
 
 
-class Structure:
-    """What arrays that differ in their values alone know together."""
+def entries_of(array: Any) -> Any:
+    """(nnz,) new array of the values of the canonical CSR."""
+    slots = array._structure.slots if hasattr(array, "_structure") else None
+    if slots is None:
+        return array._own_csr().data
+    with array._target.use():
+        return encoding.at(array, slots)
 
-    __slots__ = ("__weakref__", "order", "slots", "sources")
 
-    def __init__(self) -> None:
-        self.slots: Any = None  # (nnz,) where each entry of the canonical CSR lies in the value table
-        self.order: Any = None  # the same as the format has it, once asked for
-        self.sources: dict[Any, Sources | None] = {}  # by the order of values; None: that of the canonical CSR
+def places(array: Any) -> tuple[Any, Any]:
+    """(nnz,) the row and the column of each entry of the canonical CSR; kept with the structure of tables."""
+    home = array if hasattr(array, "_structure") else array._own
+    found = None if home is None else home._structure.places
+    if found is None:
+        with array._target.use(), array._target.aside():
+            csr = (array if home is None else home)._own_csr()
+            found = coercion.rows(csr), csr.indices
+        if home is not None:
+            home._structure.places = found
+    return found
 
 
 def with_values(array: Any, data: Any, out: Any = None) -> Any:
@@ -78,7 +87,7 @@ def _written(base: Any, sources: Sources | None, values: Any, out: Any) -> Any:
             values, distinct = encoding.encode_for(type(base), base._tables, values, target)
             if distinct is not None and distinct.size == 1:  # no value has a place
                 return base._with_table(values[:0], distinct)
-        table = base._empty_values(values.dtype)
+        table = encoding.empty(base, values.dtype)
         _fill(base, sources, values, table)
         return base._with_table(table, distinct)
     if not np.can_cast(values.dtype, out.dtype, "same_kind"):
@@ -89,18 +98,20 @@ def _written(base: Any, sources: Sources | None, values: Any, out: Any) -> Any:
             f"out is a {type(out).__name__} of few values: others need a table of their own the first time, which cannot be"
             " captured in a CUDA graph. Replace them once before the capture, or make the array with values='plain'"
         )
-    table = out._values(out._tables) if has_own_table else out._empty_values(out.dtype)
+    table = out._values(out._tables) if has_own_table else encoding.empty(out, out.dtype)
     values = target.xp.ascontiguousarray(values, dtype=out.dtype)
     if target.may_share_memory(values, table):
         values = values.copy()
     try:
-        out._values_change()
+        forget(out, None)
         _fill(base, sources, values, table)
         if not has_own_table:
-            out._take_table(table)
+            out._tables = encoding.with_values(type(out), out._tables, table, None)
+            encoding.protect([table])
+            out._products.drop()
         out._values_changed()
     except BaseException:  # Ctrl-C above all
-        out._values_lost()
+        out._values_changed(is_whole=False)
         raise
     return out
 
@@ -118,12 +129,11 @@ def checked_out(array: Any, out: Any) -> Any:
     base, out = getattr(array, "base", array), getattr(out, "base", out)
     if out._target != base._target:
         raise TypeError(f"out must be on the array's device, {base._target}; got {out._target}. Use out.to_device")
-    if out._structure is not base._structure:
-        if type(out) is not type(base) or not same_tables(base._tables, out._tables, base._value_table):
-            raise ValueError(
-                f"out must have the structure of the array, in every table but the values'; got {out!r}. Make it by with_values"
-            )
-        out._structure = base._structure
+    if type(out) is not type(base) or not is_one_structure(base, out):
+        raise ValueError(
+            f"out must have the structure of the array, in every table but the values'; got {out!r}. Make it by with_values"
+        )
+    out._structure = base._structure
     return out
 
 
@@ -136,11 +146,19 @@ def renew_transpose(base: Any, transpose: Any) -> None:
     with base._target.use():
         if known is None:
             with base._target.aside():
-                slots = base._target.backend("csr").transpose(base._slot_numbers()._canonical_csr()).data
+                slots = base._target.backend("csr").transpose(encoding.slot_numbers(base)._canonical_csr()).data
                 number = (slots + 1).astype(number_dtype(base._values(base._tables).size + 1))
                 known = Sources(_numbered(transpose, number), None, None, 1)
-                _remember(transpose._structure, "transposed", known)
+                transpose._structure.sources["transposed"] = known
         write(transpose, known, base._values(base._tables), transpose)
+
+
+def is_one_structure(one: Any, other: Any) -> bool:
+    """Whether the tables of two arrays of one format on one device, but for the values, are the same."""
+    if one._structure is other._structure:
+        return True
+    with one._target.use():
+        return same_tables(one._tables, other._tables, one._value_table)
 
 
 def same_tables(tables: Any, others: Any, value_table: str) -> bool:
@@ -175,7 +193,7 @@ def _fill(base: Any, sources: Sources | None, values: Any, table: Any) -> None:
         structure = base._structure
         if structure.order is None:
             with base._target.aside():
-                structure.order = base._order(base._slot_numbers()._canonical_csr())
+                structure.order = base._order(encoding.slot_numbers(base)._canonical_csr())
         if table.size:
             module.fill(base._tables, structure.order, values, table)
         return
@@ -183,7 +201,7 @@ def _fill(base: Any, sources: Sources | None, values: Any, table: Any) -> None:
         sources = base._structure.sources.get("slots")
         if sources is None:
             source = base._target.xp.zeros(table.size, number_dtype(table.size))
-            source[base._slots()] = base._target.xp.arange(1, base.nnz + 1)
+            source[encoding.slots(base)] = base._target.xp.arange(1, base.nnz + 1)
             sources = base._structure.sources["slots"] = Sources(source, None, None, 1)
     if table.size:
         base._target.backend("assembly").place(sources, values, table)
@@ -198,12 +216,12 @@ def _sources_of_view(base: Any) -> Sources | None:
     found: Sources | None = structure.sources.get("view")
     if found is None:
         with base._target.aside():
-            csr = base._slot_numbers()._canonical_csr()
+            csr = encoding.slot_numbers(base)._canonical_csr()
             order, _ = _backend(base).sort(csr.indices, coercion.rows(csr), base.shape[::-1])
             number = base._target.xp.empty(base.nnz, number_dtype(base.nnz + 1))
             number[order] = base._target.xp.arange(1, base.nnz + 1)
             found = Sources(_numbered(base, number), None, None, 1)
-            _remember(structure, "view", found)
+            structure.sources["view"] = found
     return found
 
 
@@ -217,7 +235,7 @@ def _sources_of(base: Any, found: Entries) -> Sources | None:
     sources: Any = structure.sources.get(key, missing)
     if sources is missing:
         sources = _new_sources(base, found)
-        _remember(structure, key, sources)
+        structure.sources[key] = sources
     return cast(Sources | None, sources)
 
 
@@ -280,15 +298,9 @@ def check_structure(base: Any, row: Any, col: Any) -> None:
 
 def _numbered(base: Any, number: Any) -> Any:
     """The value table of `base` with these numbers, in the order of the canonical CSR, for its values."""
-    table = base._empty_values(number.dtype)
+    table = encoding.empty(base, number.dtype)
     _fill(base, None, number, table)
     return table
-
-
-def _remember(structure: Structure, key: Any, sources: Sources | None) -> None:
-    for oldest in list(structure.sources)[: 1 - MOST_ORDERS]:
-        structure.sources.pop(oldest, None)  # another thread may have forgotten it
-    structure.sources[key] = sources
 
 
 def _backend(base: Any) -> Any:

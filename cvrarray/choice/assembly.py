@@ -197,8 +197,9 @@ class Assembly:
                 unit = 1
                 numbers = expanded(self._blocks, 1)
                 values = self._target.xp.broadcast_to(self._target.xp.zeros(1, dtype), numbers.data.shape)
-                numbered = cls(numbers, **cls._defaults(numbers._replace(data=values)) | keywords)
-                source = numbered._plain_values()
+                defaults = cls._for_conversion(numbers._replace(data=values), self._target) if numbers.nnz else {}
+                numbered = cls(numbers, **defaults | keywords)
+                source = encoding.plain(numbered)
                 nothing = self._target.xp.broadcast_to(source[:0].sum(), source.shape)
                 like = cls._from_tables(encoding.with_values(cls, numbered._tables, nothing, None))
             sources = sources_of(source, unit, (self._order, self._first), self.block_size**2 // unit)

@@ -30,46 +30,11 @@ def asarray(
     values: str = "auto",
 ) -> FormatArray: ...
 @overload
-def asarray(
-    obj: Any,
-    format: Literal["cvr"],
-    device: Any = None,
-    *,
-    n_lanes: int | None = None,
-    n_chunks: int | None = None,
-    split: str | None = None,
-    dtype: Any = None,
-    copy: bool | None = None,
-    columns: int = 1,
-    values: str = "auto",
-) -> CVRArray: ...
+def asarray(obj: Any, format: Literal["cvr"], device: Any = None, **keywords: Any) -> CVRArray: ...
 @overload
-def asarray(
-    obj: Any,
-    format: Literal["bbcsr"],
-    device: Any = None,
-    *,
-    block_size: int = 6,
-    dtype: Any = None,
-    copy: bool | None = None,
-    columns: int = 1,
-    values: str = "auto",
-) -> BBCSRArray: ...
+def asarray(obj: Any, format: Literal["bbcsr"], device: Any = None, **keywords: Any) -> BBCSRArray: ...
 @overload
-def asarray(
-    obj: Any,
-    format: str,
-    device: Any = None,
-    *,
-    n_lanes: int | None = None,
-    n_chunks: int | None = None,
-    split: str | None = None,
-    block_size: int = 6,
-    dtype: Any = None,
-    copy: bool | None = None,
-    columns: int = 1,
-    values: str = "auto",
-) -> FormatArray: ...
+def asarray(obj: Any, format: str, device: Any = None, **keywords: Any) -> FormatArray: ...
 def asarray(
     obj: Any,
     format: str = "auto",
@@ -179,7 +144,7 @@ def placed(obj: Any, device: Any = None, dtype: Any = None, wants: coercion.Want
     the caller will want to know of it.
     """
     target = None if device is None else devices.parse(device)
-    csr = coercion.from_arguments(obj, dtype=dtype, wants=wants)
+    csr = coercion.from_arguments(obj, dtype=dtype, wants=wants, target=target or devices.default())
     if target is None:
         home = devices.of(csr.data)
         target = home if home.kind == "cuda" else devices.default()

@@ -17,7 +17,8 @@ from ..array import encoding
 from ..array.blocks import expanded
 from ..array.format import Sample
 from ..bbcsr import BLOCK_SIZES
-from ..core import devices, fitted
+from ..core import devices
+from ..core.profile import FITTED, FOUND_IN_L1, Profile
 from ..core.tables import CSR, WARP, WINDOW, Blocks, Wanted
 from ..formats import FORMATS, of_variant
 from ..input import coercion
@@ -26,6 +27,10 @@ from ..input import coercion
 SAMPLE, FEWEST_WINDOWS, MOST_WINDOWS = 1 << 14, 8, 16
 
 SIZES = tuple(sorted({*BLOCK_SIZES} - {1}))
+#: Sizes of blocks that are looked for where all rows may be of whole ones, as those of compressible flow are of 5: windows
+#: would cut them, or they are rare. On a CPU those for which there are kernels.
+WHOLE_SIZES = {"cpu": (8,), "cuda": (5, 7, 8)}
+HEAD = 4096  #: columns by which nearly all others are refused
 
 #: Bytes of tables that a kind of device streams in a microsecond. They serve to rank the formats: they were measured on
 #: other machines.
@@ -63,6 +68,8 @@ class Statistics(NamedTuple):
         Share of the nonzeros whose columns fit 16 bits, in bins of 32 rows.
     sectors, lines : float
         Different groups of 8, and of 64, neighbouring columns in bins of 32 rows, over their nonzeros.
+    gpu : Profile
+        What the predicted times take of the GPU: that of the matrix, else the current one, else the H200 of the constants.
 
     Examples
     --------
@@ -89,10 +96,11 @@ class Statistics(NamedTuple):
     narrow_columns: float = 1.0
     sectors: float = 0.0
     lines: float = 0.0
+    gpu: Profile = FITTED
 
     @property
     def fits_l2(self) -> bool:
-        """bool: whether a CSR, x and y fit an H200's L2 cache, where a product finds what the last one has left of them.
+        """bool: whether a CSR, x and y fit the GPU's L2 cache, where a product finds what the last one has left of them.
 
         Examples
         --------
@@ -100,7 +108,7 @@ class Statistics(NamedTuple):
         >>> cvrarray.statistics(scipy.sparse.eye(1000)).fits_l2
         True
         """
-        return floor_bytes(self.shape, self.nnz, self.dtype.itemsize) < fitted.L2_BYTES
+        return floor_bytes(self.shape, self.nnz, self.dtype.itemsize) < self.gpu.l2_bytes
 
     @property
     def loads(self) -> float:
@@ -125,7 +133,7 @@ class Statistics(NamedTuple):
         doublings = math.log2(entry / 4)
         return float(min(1.0, self.sectors * (self.sectors / self.lines) ** (doublings / 3)))
 
-    def gathered(self, entry: int, found: float = fitted.FOUND_IN_L1) -> tuple[float, float]:
+    def gathered(self, entry: int, found: float = FOUND_IN_L1) -> tuple[float, float]:
         """Different 32 bytes, and groups of 64 columns, that bins of 32 rows need of an x with entries of so many bytes, over
         nonzeros. Where a multiprocessor's L1 holds x, each counts once for each of them, and what is `found` there in part.
 
@@ -136,9 +144,9 @@ class Statistics(NamedTuple):
         (0.125, 0.03125)
         """
         n_bytes, needed = self.shape[1] * entry, (self._loads(entry), self.lines)
-        if n_bytes > fitted.L1_BYTES or not self.nnz:
+        if n_bytes > self.gpu.l1_bytes or not self.nnz:
             return needed
-        once = (fitted.PROCESSORS / self.nnz * n for n in (n_bytes / 32, self.shape[1] / 64))
+        once = (self.gpu.processors / self.nnz * n for n in (n_bytes / 32, self.shape[1] / 64))
         sectors, lines = (min(n, n_once + found * max(0.0, n - n_once)) for n, n_once in zip(needed, once, strict=True))
         return sectors, lines
 
@@ -195,6 +203,11 @@ def looked_at(csr: CSR, exact: bool) -> tuple[Statistics, CSR]:
             lengths = device.xp.diff(csr.indptr)
             median, std = float(device.xp.median(lengths)), float(lengths.std())
         fill, tables = _model(windows, csr, padded, exact)
+        for size in WHOLE_SIZES[device.kind]:
+            if csr.nnz and not any(n % size for n in (*csr.shape, shortest, longest)) and _has_whole_blocks(csr, size):
+                column = csr.indices.dtype.itemsize - _narrow(windows) * (csr.indices.dtype.itemsize - 2)
+                tables[f"bbcsr{size}"] = int(padded * (csr.data.dtype.itemsize + column / size) + -(-n_rows // WARP) * 24)
+                fill[size] = 1.0
     if getattr(windows, "measured", None) is not None:
         csr = csr._replace(seen=csr.seen._replace(measured=windows.measured))
     found = Statistics(
@@ -214,6 +227,7 @@ def looked_at(csr: CSR, exact: bool) -> tuple[Statistics, CSR]:
         narrow_columns=_narrow(windows),
         sectors=windows.sectors / max(1, windows.nnz),
         lines=windows.lines / max(1, windows.nnz),
+        gpu=(device if device.kind == "cuda" else devices.default()).profile(),
     )
     return found, csr
 
@@ -250,6 +264,7 @@ def statistics_of_blocks(blocks: Blocks, dtype: np.dtype) -> Statistics:
         blocks.shape, nnz, dtype, empty, shortest, mean, math.nan, longest, math.nan, fill, tables, True,
         narrow_columns=_narrow(windows),
         sectors=windows.sectors / max(1, windows.nnz), lines=windows.lines / max(1, windows.nnz),
+        gpu=devices.default().profile(),
     )  # fmt: skip
 
 
@@ -301,9 +316,7 @@ def predict(stats: Statistics, device: str, columns: int = 1) -> dict[str, float
 def _predicted(name: str, stats: Statistics, device: str, columns: int) -> float:
     """:func:`predict` of one format."""
     cls = of_variant(name)[0]
-    of_vector = cls._microseconds(name, stats, device, stats.table_bytes[name] / BYTES_PER_US[device])
-    rest = of_vector if columns == 1 else cls._microseconds_of_matrix(name, stats, device, of_vector, columns)
-    return CALL_US[device] + rest
+    return CALL_US[device] + cls._microseconds(name, stats, device, stats.table_bytes[name] / BYTES_PER_US[device], columns)
 
 
 def windows_of(shape: tuple[int, int], nnz: int) -> tuple[int, int, tuple[int, ...]]:
@@ -331,6 +344,22 @@ def _survey(csr: CSR, device: devices.Device, exact: bool) -> tuple[tuple[int, i
         n_counted = n_windows
         lengths, windows = counts.survey(csr, n_windows, n_counted, sizes)
     return lengths, windows, n_counted < n_windows or windows.is_part
+
+
+def _has_whole_blocks(csr: CSR, size: int) -> bool:
+    """Whether all entries of a CSR, whose shape is a multiple of `size`, lie in blocks of `size` that have no holes."""
+
+    def in_groups(columns: Any) -> bool:
+        groups = columns[: columns.size // size * size].reshape(-1, size)
+        return bool((groups[:, 0] % size == 0).all() and (groups[:, 1:] - groups[:, :-1] == 1).all())
+
+    device = devices.of(csr.data)
+    lengths = device.xp.diff(csr.indptr).reshape(-1, size)
+    if not (in_groups(csr.indices[:HEAD]) and in_groups(csr.indices) and bool((lengths == lengths[:, :1]).all())):
+        return False
+    row = device.backend("csr").row_of_nonzero(csr.indptr, csr.indices)
+    from_first = (csr.indptr[:-1] - csr.indptr[:-1:size].repeat(size))[row]  # of the block row's first row
+    return bool((csr.indices == csr.indices[device.xp.arange(csr.nnz) - from_first]).all())
 
 
 def _narrow(windows: Any) -> float:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ..bbcsr import DEFAULT_BLOCK_SIZE
 from ..core import devices
 from ..core.tables import CSR
@@ -31,9 +29,9 @@ def panel_rows(csr: CSR, bytes_of_panel: int, block_size: int | None = None) -> 
     lengths = partition.lengths(csr)
     if block_size is not None and csr.nnz:
         indptr, indices = (devices.move(part, devices.CPU) for part in csr[:2])
-        block_col = indices // indices.dtype.type(block_size)
-        blocks = devices.CPU.backend("statistics").blocks_per_block_row(indptr, block_col, int(block_col.max()) + 1, block_size)
-        lengths = np.repeat(blocks, block_size)[: lengths.size] * block_size
+        windows = devices.CPU.backend("statistics").Windows(indptr, indices, csr.shape[1], ())
+        blocks, _ = windows.in_groups([block_size])[block_size]
+        lengths = lengths * (blocks * block_size**2 / csr.nnz)  # with holes, of which rows have alike
     before = partition.bytes_before(lengths, csr.data.dtype.itemsize, csr.indices.dtype.itemsize, block_size)
     first_rows: list[int] = partition.cut(before, bytes_of_panel, partition.alignment(block_size or 1)).tolist()
     return first_rows

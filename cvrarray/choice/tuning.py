@@ -31,6 +31,9 @@ from ..formats import FORMATS, named, of_variant
 from ..input import coercion
 from . import construct, model
 
+#: Numbers of chunks that are tried, over the default number.
+TRIED_CHUNKS = (2.0, 0.5, 4.0)
+
 #: Of the files' content and of what goes into their names: another version reads none of them.
 SCHEMA = 3
 
@@ -78,7 +81,7 @@ class Candidate(NamedTuple):
         cls = named(self.format)
         if self.parameter is None:
             return cls(csr, **cls._for_columns(csr, columns))
-        return cls(csr, **cls._defaults(csr) | {cls._tuned: self.parameter})
+        return cls(csr, **cls._for_conversion(csr, devices.of(csr.data)) | {cls._tuned: self.parameter})
 
     def __str__(self) -> str:
         if self.parameter is None:
@@ -150,11 +153,14 @@ def tune(obj: Any, *, x_dtype: Any = None, columns: int = 1, budget_s: float = 1
         return construct.asarray(csr, device=device, columns=columns)
     path = folder() / f"{key(csr, x_dtype, device, columns)}.json"
     known = load(path)
-    if known is not None and (known.complete or budget_s <= known.budget_s):
-        with suppress(ValueError):  # parameters that no such array has: as good as a broken file
-            return _explained(known.candidate.build(csr, columns), known, columns, f"remembered on {device}")
     with device.use():
         x = device.xp.ones(csr.shape[1] if columns == 1 else (csr.shape[1], columns), x_dtype)
+        if known is not None and (known.complete or budget_s <= known.budget_s):
+            with suppress(ValueError):  # parameters that no such array has: as good as a broken file
+                array = known.candidate.build(csr, columns)
+                if device.kind == "cuda":  # whose kernels take few products to compare
+                    _settle(lambda: array @ x, array)
+                return _explained(array, known, columns, f"remembered on {device}")
         array, winner = fastest(csr, x, device, budget_s)
     if winner.tried > 1:
         store(path, winner)
@@ -181,7 +187,9 @@ def candidates(csr: CSR, device: str, columns: int = 1) -> list[Candidate]:
 
 def chunk_counts(csr: CSR) -> list[Candidate]:
     """CVR in other numbers of chunks than its default."""
-    return [Candidate("cvr", count) for count in named("cvr")._alternatives(csr)]
+    default = named("cvr")._for_conversion(csr, devices.of(csr.data))["n_chunks"]
+    counts = dict.fromkeys(min(csr.nnz, max(1, round(default * factor))) for factor in TRIED_CHUNKS)
+    return [Candidate("cvr", count) for count in counts if count != default]
 
 
 def fastest(csr: CSR, x: Any, device: devices.Device, budget_s: float) -> tuple[SparseArray, Winner]:

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from . import bench, convert, demo, info, solve, warmup
+from . import bench, convert, info, solve, warmup
 
-COMMANDS = {"info": info, "bench": bench, "solve": solve, "convert": convert, "demo": demo, "warmup": warmup}
+COMMANDS = {"info": info, "bench": bench, "solve": solve, "convert": convert, "warmup": warmup}
 
 #: What a user can cause and mend: the message is enough. Anything else is a bug of ours.
 INPUT_ERRORS = (OSError, ValueError, ModuleNotFoundError, MemoryError)

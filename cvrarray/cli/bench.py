@@ -49,9 +49,6 @@ MOST_BYTES = 8
 #: cover any order of the sum, complex products, and what the double precision reference itself rounds.
 ALLOWED = 8
 
-#: A spread above this is warned of.
-STEADY = 0.2
-
 #: Conversions that are timed.
 CONVERSIONS = 5
 
@@ -63,7 +60,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "matrices", nargs="+", metavar="MATRIX", help=f"files (.mtx, .mtx.gz, .npz, .cvra), or generated: {names}"
     )
     parser.add_argument("--scale", choices=generate.SCALES, default="medium", help="of generated ones; default: %(default)s")
-    add_values(parser)
     parser.add_argument("--dtype", help="float32,float64 or complex64,complex128, one or both; default: the matrix's own")
     parser.add_argument(
         "--columns",
@@ -71,27 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K,...",
         help="of X: 1 is a vector x, 16 a matrix X of 16 columns, and asarray chooses for so many; default: %(default)s",
     )
-    parser.add_argument(
-        "--peers",
-        metavar="NAME,...",
-        help=f"these peers alone: on a CPU some of {', '.join(peers.ON_CPU)}, on a GPU of {', '.join(peers.ON_GPU)}; "
-        "default: all that are there",
-    )
     add_shared_arguments(parser)
 
 
-def add_values(parser: argparse.ArgumentParser) -> None:
-    """The option ``--values``."""
-    parser.add_argument(
-        "--values",
-        choices=generate.VALUES,
-        default="random",
-        help=f"of generated ones: all 1, or {generate.FEW} different ones; default: %(default)s",
-    )
-
-
 def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of ``bench`` and ``demo``."""
+    """Options that the recorded runs of ``asv_bench`` have too."""
     parser.add_argument("--device", help="cpu, cuda or cuda:N; default: the GPU if there is one")
     parser.add_argument("--repeats", type=int, default=21, metavar="N", help="samples of each; default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="of the generated matrices and of x; default: %(default)s")
@@ -101,8 +81,8 @@ def add_shared_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, print and judge; 1 if a product was wrong."""
     device = check(args)
-    load = partial(sources.load, scale=args.scale, seed=args.seed, device=device, values=args.values)
-    return measure({sources.label(name, args.values): partial(load, name) for name in args.matrices}, device, args)
+    load = partial(sources.load, scale=args.scale, seed=args.seed, device=device)
+    return measure({name: partial(load, name) for name in args.matrices}, device, args)
 
 
 def check(args: argparse.Namespace) -> devices.Device:
@@ -110,8 +90,6 @@ def check(args: argparse.Namespace) -> devices.Device:
     device = devices.default() if args.device is None else devices.parse(args.device)
     sources.check_dtypes(args.dtype)
     sources.check_output(args.json)
-    if (names := _names(args)) is not None:
-        peers.check(names, device)
     check_positive("repeats", args.repeats)
     _columns(args)
     return device
@@ -133,7 +111,7 @@ def measure(matrices: dict[str, Callable[[], Any]], device: devices.Device, args
             for dtype in sources.dtypes(args.dtype, csr.dtype):
                 case = cast(csr, dtype)
                 for columns in _columns(args):
-                    results.append(measure_case(name, case, device, args.repeats, args.seed, columns, among=_names(args)))
+                    results.append(measure_case(name, case, device, args.repeats, args.seed, columns))
     report = {
         "schema": 4,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -143,7 +121,6 @@ def measure(matrices: dict[str, Callable[[], Any]], device: devices.Device, args
         "peers_left_out": peers.left_out(device),
         "results": results,
     }
-    report["warnings"] = doubts(report)
     publish(report, text, args.json)
     return exit_code(results)
 
@@ -158,12 +135,6 @@ def _columns(args: argparse.Namespace) -> list[int]:
     if min(numbers) < 1:
         raise ValueError(f"--columns must be numbers from 1, separated by commas; got {text!r}")
     return numbers
-
-
-def _names(args: argparse.Namespace) -> list[str] | None:
-    """The names of ``--peers``."""
-    names = getattr(args, "peers", None)
-    return None if names is None else names.split(",")
 
 
 def publish(report: dict[str, Any], text: Callable[[dict[str, Any]], str], path: str | None) -> None:
@@ -205,9 +176,8 @@ def measure_case(
     seed: int,
     columns: int = 1,
     names: Sequence[str] | None = None,
-    among: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """One matrix in one dtype: build the formats `names`, check, time beside the peers `among`, and judge.
+    """One matrix in one dtype: build the formats `names`, check, time beside the peers, and judge.
 
     Times are in seconds; None stands for never.
     """
@@ -224,7 +194,7 @@ def measure_case(
         for label, array in arrays.items():
             error = worst_error(host, x_host, devices.move(array @ x, devices.CPU))
             entries.append({"name": label, **facts(array), "error_over_bound": finite(error), "correct": error <= 1})
-        others = _that_run(peers.products(csr, x, device, among), left_out)
+        others = _that_run(peers.products(csr, x, device), left_out)
         right = {entry["name"]: arrays[entry["name"]] for entry in entries if entry["correct"]}
         entries += [{"name": other, "format": other, "correct": True} for other in others]
         calls = {label: partial(operator.matmul, array, x) for label, array in right.items()} | others
@@ -397,7 +367,6 @@ def text(report: dict[str, Any]) -> str:
         f"{', '.join(f'{name} {version}' for name, version in report['versions'].items())}",
         render(header, rows),
         "\n".join(["* chosen by asarray; speedup: over the fastest peer (cvrarray bench --help explains all columns)", *notes]),
-        "\n".join(f"WARNING: {doubt}" for doubt in report["warnings"]),
         "\n".join(verdict(case) for case in report["results"]),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -430,17 +399,6 @@ def spread(entry: dict[str, Any]) -> float:
     """Between the quartiles of a run's times, over their median."""
     low, high = entry["quartiles"]
     return float((high - low) / entry["seconds"]) if entry["seconds"] else 0.0
-
-
-def doubts(report: dict[str, Any]) -> list[str]:
-    """Why the figures cannot be trusted; nothing where they can."""
-    found = []
-    for case in report["results"]:
-        unsteady = {label(run): spread(run) for run in case["runs"] if run["correct"] and spread(run) > STEADY}
-        if unsteady:
-            worst = ", ".join(f"{name} {share:.0%}" for name, share in unsteady.items())
-            found.append(f"{_about(case)}: a spread above {STEADY:.0%} ({worst}); measure again when the machine is idle")
-    return found
 
 
 def verdict(case: dict[str, Any]) -> str:

@@ -19,13 +19,22 @@ PIXELS = 400
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``cvrarray info``."""
-    parser.add_argument("file", metavar="FILE", help=".mtx, .mtx.gz, .npz or .cvra, or the name of a generated matrix")
+    parser.add_argument("file", metavar="FILE", nargs="?", help=".mtx, .mtx.gz, .npz or .cvra, or a generated matrix")
+    parser.add_argument("--device", action="store_true", help="describe the device: what the choice of a format knows of it")
     parser.add_argument("--plot", metavar="OUT", help="draw where the nonzeros lie, and how long rows are: .png, .svg, ...")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Read, describe, draw."""
+    if args.device:
+        print(
+            json.dumps(of_device(), indent=1) if args.json else render(["", ""], [[k, str(v)] for k, v in of_device().items()])
+        )
+    if args.file is None:
+        if not args.device:
+            raise ValueError("info needs a FILE, or --device")
+        return 0
     if args.plot is not None:
         check_plot(args.plot)
     csr = sources.load(args.file, scale="small", seed=0, device=devices.CPU)
@@ -34,6 +43,22 @@ def run(args: argparse.Namespace) -> int:
     if args.plot is not None:
         plot(csr, args.file, args.plot)
     return 0
+
+
+def of_device() -> dict[str, Any]:
+    """What the choice of a format knows of the default device; of a CPU, that bytes decide."""
+    device = devices.default()
+    if device.kind == "cpu":
+        return {"device": "cpu", "choice": "by bytes of the tables"}
+    gpu = device.profile()
+    return {
+        "device": str(device),
+        "memory, GB/s": round(gpu.memory / 1e3),
+        "gathers from L2, billions/s": round(gpu.gathers / 1e3),
+        "multiprocessors": gpu.processors,
+        "L2, MB": gpu.l2_bytes / (1 << 20),
+        "L1 for x, KB": gpu.l1_bytes / (1 << 10),
+    }
 
 
 def describe(csr: Any) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import importlib.metadata
 import operator
 import os
 import warnings
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -14,42 +13,13 @@ from ..choice.model import statistics
 from ..core import devices
 from ..core.clocks import Call
 
-#: Peers as ``--peers`` names them.
-ON_CPU = ("scipy", "sparse", "scipy bsr", "mkl")
-ON_GPU = ("cupyx", "torch")
 #: Entries of blocks over nonzeros up to which SciPy's BSR takes part.
 MOST_FILL = 1.3
 
 
-def check(names: Sequence[str], device: devices.Device) -> None:
-    """Whether ``--peers`` names peers of this kind of device, one of which is there: to be asked before a matrix is read.
-
-    Raises
-    ------
-    ValueError
-        One of `names` is no peer's, or the libraries of none of them are installed.
-    """
-    known = ON_CPU if device.kind == "cpu" else ON_GPU
-    if unknown := [name for name in names if name not in known]:
-        raise ValueError(f"--peers must name some of {', '.join(known)}; got {', '.join(unknown)}")
-    missing = left_out(device)
-    if all(name in missing for name in names):
-        raise ValueError("; ".join(f"--peers {name}: {missing[name]}" for name in names))
-
-
-def products(csr: Any, x: Any, device: devices.Device, names: Sequence[str] | None = None) -> dict[str, Call]:
-    """``csr @ x`` by every library that is installed, or by those of `names`; x is a vector or a matrix.
-
-    Raises
-    ------
-    ValueError
-        None of `names` takes part.
-    """
-    calls = _on_cpu(csr, x) if device.kind == "cpu" else _on_gpu(csr, x)
-    found = {name: call for name, call in calls.items() if names is None or name in names}
-    if not found:
-        raise ValueError(f"--peers must name some of {', '.join(calls)}; got {', '.join(names or ())}")
-    return found
+def products(csr: Any, x: Any, device: devices.Device) -> dict[str, Call]:
+    """``csr @ x`` by every library that is installed; x is a vector or a matrix."""
+    return _on_cpu(csr, x) if device.kind == "cpu" else _on_gpu(csr, x)
 
 
 def _on_gpu(csr: Any, x: Any) -> dict[str, Call]:

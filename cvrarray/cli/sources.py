@@ -34,27 +34,20 @@ def read_as_stored(path: str) -> Any:
     return files.read_stored(path)
 
 
-def load(name: str, *, scale: str, seed: int, device: devices.Device, values: str = "random") -> Any:
+def load(name: str, *, scale: str, seed: int, device: devices.Device) -> Any:
     """The matrix called `name`, or in the file `name`: a SciPy CSR on the CPU, a CuPy CSR on a GPU.
 
     Raises
     ------
     ValueError
-        `name` is neither, or `values`, which are those of generated ones, are asked for of a file.
+        `name` is neither.
     """
     if name in generate.MATRICES:
         with device.use():
-            return generate.build(name, scale=scale, xp=device.xp, seed=seed, values=values)
-    if values != "random":
-        raise ValueError(f"--values is for generated matrices ({', '.join(generate.MATRICES)}); got {name}")
+            return generate.build(name, scale=scale, xp=device.xp, seed=seed)
     if not Path(name).exists():
         raise ValueError(f"{name} is no file and no generated matrix; these are {', '.join(generate.MATRICES)}")
     return place(read(name), device)
-
-
-def label(name: str, values: str) -> str:
-    """What a generated matrix with such values is called where it is measured."""
-    return {"random": name, "one": f"{name} (one value)", "few": f"{name} (few values)"}[values]
 
 
 def place(csr: Any, device: devices.Device) -> Any:

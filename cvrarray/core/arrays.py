@@ -4,33 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-
-class DenseArray(Protocol):
-    """A dense array on some device: ``numpy.ndarray`` or ``cupy.ndarray``."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def dtype(self) -> Any: ...
-    @property
-    def ndim(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def nbytes(self) -> int: ...
-    def __getitem__(self, key: Any, /) -> Any: ...
-    def __setitem__(self, key: Any, value: Any, /) -> None: ...
-    def astype(self, dtype: Any, /) -> Any: ...
-
+#: A dense array on some device: ``numpy.ndarray`` or ``cupy.ndarray``.
+DenseArray: TypeAlias = Any
 
 #: ``numpy.ndarray`` of any shape and dtype.
 NumpyArray: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
-Dense = TypeVar("Dense", bound=DenseArray)
+Dense = TypeVar("Dense", bound=Any)
 Path: TypeAlias = "str | os.PathLike[str]"
 
 #: Rules of ``numpy.can_cast``.

@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from . import candidates
+from .profile import FITTED, Profile
+
 
 class Device(NamedTuple):
     """A place for arrays: ``kind`` is ``"cpu"`` or ``"cuda"``, ``index`` the number of the GPU."""
@@ -63,8 +66,16 @@ class Device(NamedTuple):
         return bool(a.size and b.size and a_low < b_high and b_low < a_high)
 
     def comparing(self) -> AbstractContextManager[Any]:
-        """Where a product compares its kernels at its next call, if it ever does: a GPU's do after many calls."""
-        return _STAY if self.kind == "cpu" else self.backend("plan").at_once()
+        """Where a product compares its kernels at its next call, if it ever does: others do after many calls."""
+        return candidates.at_once()
+
+    def profile(self) -> Profile:
+        """What models of products on a GPU know of it: of the CPU, what the constants were fitted on."""
+        if self.kind == "cpu":
+            return FITTED
+        with self.use():
+            found: Profile = self.backend("properties").profile()
+            return found
 
     def aside(self) -> AbstractContextManager[Any]:
         """Where what a product must wait for is prepared, also while a GPU's current stream is captured."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Shape(NamedTuple):
-    """Of lanes: which rows they are for, by nonzeros on average, and the most lanes of all rows."""
+    """Of lanes: which rows they are for, by nonzeros on average, and the most lanes of all rows for each multiprocessor."""
 
     length: int  # of a row, at least
     narrow: int  # lanes where products have at most 4 bytes
@@ -15,8 +15,8 @@ class Shape(NamedTuple):
     uneven_from: int  # and have so many nonzeros
 
 
-#: By the slots of a lane. An H200 holds 170,000 to 220,000 lanes at once.
-SHAPES = {8: Shape(16, 500_000, 280_000, 500_000, 16), 4: Shape(4, 300_000, 300_000, 520_000, 6)}
+#: By the slots of a lane. A multiprocessor of an H200 holds 1,300 to 1,700 lanes at once.
+SHAPES = {8: Shape(16, 3790, 2120, 3790, 16), 4: Shape(4, 2270, 2270, 3940, 6)}
 
 #: Rows are uneven where the longest one has so many times the nonzeros of the average: the lanes of a chunk steal much, and
 #: rows rarely read what their neighbours do.
@@ -25,10 +25,6 @@ UNEVEN = 16
 #: Slots where products have at most 4 bytes, so that they take few registers, and rows are so long, on average.
 MOST_SLOTS, MANY_SLOTS_FROM = 16, 40
 
-#: Rows that have thread blocks of their own: nonzeros of a row, on average, at least; the matrix has fewer nonzeros than
-#: SMALL; nonzeros of a block, and the most blocks of all rows: some six times as many as an H200 holds at once.
-LONG, SMALL, A_BLOCK, MOST_BLOCKS = 192, 1 << 22, 1024, 6000
-
 #: Lanes that a part of rows in turn may leave empty before a row, so as not to cut it; on average they are.
 SPARE = 8
 
@@ -36,17 +32,12 @@ SPARE = 8
 EVEN = 1.05
 
 
-def has_long_rows(n_rows: int, nnz: int) -> bool:
-    """Whether rows are long, and so few, as nonzeros are, that a product waits for loads and not for their bytes."""
-    return LONG * max(1, n_rows) <= nnz < SMALL and n_rows + nnz // A_BLOCK <= MOST_BLOCKS
-
-
-def may_have_lanes(nnz: int, n_filled: int) -> bool:
+def may_have_lanes(nnz: int, n_filled: int, processors: int) -> bool:
     """Whether :func:`slots_of_lanes` may find any, with so many nonzeros in rows that are not empty."""
-    return slots_of_lanes(nnz, n_filled, 1, nnz) > 0
+    return slots_of_lanes(nnz, n_filled, 1, nnz, processors) > 0
 
 
-def slots_of_lanes(nnz: int, n_filled: int, itemsize: int, longest: int) -> int:
+def slots_of_lanes(nnz: int, n_filled: int, itemsize: int, longest: int, processors: int) -> int:
     """Slots of a lane, of so many nonzeros in rows that are not empty: more leave more of them empty, and fewer make more
     lanes. 0: rows are too short, or too many, as a product should wait for loads and not for their bytes. `itemsize` is
     that of the product, `longest` the nonzeros of the longest row.
@@ -56,13 +47,13 @@ def slots_of_lanes(nnz: int, n_filled: int, itemsize: int, longest: int) -> int:
         if nnz >= shape.length * n_filled:
             is_uneven = longest * n_filled >= UNEVEN * nnz and nnz >= shape.uneven_from * n_filled
             most = shape.uneven if is_uneven else shape.narrow if itemsize <= 4 else shape.wide
-            return slots if nnz // slots + n_filled // 2 <= most else 0
+            return slots if nnz // slots + n_filled // 2 <= most * processors else 0
     return 0
 
 
-def slots_of_products(nnz: int, n_filled: int, itemsize: int, longest: int) -> int:
+def slots_of_products(nnz: int, n_filled: int, itemsize: int, longest: int, processors: int) -> int:
     """The same, and more slots where long rows and short numbers allow it."""
-    slots = slots_of_lanes(nnz, n_filled, itemsize, longest)
+    slots = slots_of_lanes(nnz, n_filled, itemsize, longest, processors)
     return MOST_SLOTS if slots and itemsize <= 4 and nnz >= MANY_SLOTS_FROM * n_filled else slots
 
 

@@ -15,11 +15,6 @@ MATRIX_LANES = 16
 #: Warps that a multiprocessor should have rows for.
 ENOUGH_WARPS = 16
 
-#: CVR: bytes of a row of X from which rows of A may be long, and nonzeros of an average one from which they are: most steps
-#: have no record then. Bytes of more than which a warp has a row of X; nonzeros up to which rows of A that are long have
-#: their own kernel there too, and from which a warp has shorter rows of X of which lanes would load few bytes at a time.
-LONG_LINE, LONG, LONG_ROW, FEW_LONG, MANY_ODD = 128, 12, 256, 1_000_000, 2_000_000
-
 #: Single columns: first products walk over neighbouring rows where there are so many, none of more than so many entries, and so
 #: many slots over nonzeros, at most.
 WALKED_ROWS, WALK_STEPS, WALK_PADDING = 16_000, 32, 1.75
@@ -73,24 +68,6 @@ def tiles(k: int, width: int, most_vectors: int = 1) -> Tiles:
     vectors = min(most_vectors, 4 if in_a_row >= MATRIX_LANES else 2 if in_a_row >= MATRIX_LANES // 2 else 1)
     lanes = min(MATRIX_LANES, 1 << (-(-in_a_row // vectors) - 1).bit_length())
     return Tiles.of(k, lanes, width, vectors)
-
-
-# ---------------------------------------------------------------------------------------------------- CVR
-
-
-def of_chunks(shape: tuple[int, int], nnz: int, line: int, load: int) -> str:
-    """CVR's kernel with rows of X of `line` bytes, of which a lane loads `load` at a time: "cvr", "cvr long rows" or
-    "cvr warps".
-
-    A warp has a long row of X. Of a large matrix it has a shorter one of which a lane loads less than 16 bytes at a time, as
-    that takes many loads: but for single numbers where rows of A are short.
-    """
-    are_long = nnz >= LONG * shape[0]
-    is_odd = nnz >= MANY_ODD and load < LOAD and (load > 4 or are_long)
-    least = LONG_LINE if is_odd else LONG_ROW
-    if line >= LONG_LINE and are_long and (line <= least or nnz < FEW_LONG):
-        return "cvr long rows"
-    return "cvr warps" if line > least else "cvr"
 
 
 # ---------------------------------------------------------------------------------------------------- BBCSR, single columns

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .fitted import PROCESSORS
+from .profile import FITTED
 
 #: Of warps that share a bin; the most bins with which any do.
 SHARERS, MOST_BINS = (1, 2, 4, 8, 16), 1 << 15
@@ -38,7 +38,7 @@ class Wait(NamedTuple):
     sharers: int
 
 
-def least(bins: Bins, processors: int = PROCESSORS) -> Wait:
+def least(bins: Bins, processors: int = FITTED.processors) -> Wait:
     """By the model of this page."""
     in_a_round = blocks_in_flight(bins.block_size, bins.itemsize)
     at_once = warps_at_once(bins.block_size, bins.itemsize) * processors

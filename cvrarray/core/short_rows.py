@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 from .tables import WARP
 
-#: Slots of a row, at most; of all rows; and of these that are empty. Beyond a bin's, no more than half are.
-WIDEST, MOST_SLOTS, MOST_EMPTY = 16, 3 << 18, 1 << 18
+#: Slots of a row, at most; of all rows, for each multiprocessor; and of these that are empty. Beyond a bin's, no more than half
+#: are.
+WIDEST, MOST_SLOTS, MOST_EMPTY = 16, 5960, 1990
 
 
 class Costs(NamedTuple):
@@ -26,18 +27,20 @@ def n_slots(n_rows: int, width: int) -> int:
     return -(-n_rows // WARP) * WARP * width
 
 
-def may_suit(n_rows: int, nnz: int) -> bool:
+def may_suit(n_rows: int, nnz: int, processors: int) -> bool:
     """Whether all rows may have as many slots as the longest one, as far as the average row tells."""
-    return 0 < nnz <= WIDEST * n_rows and n_slots(n_rows, -(-nnz // n_rows)) <= MOST_SLOTS
+    return 0 < nnz <= WIDEST * n_rows and n_slots(n_rows, -(-nnz // n_rows)) <= MOST_SLOTS * processors
 
 
-def suit(n_rows: int, nnz: int, longest: int) -> bool:
+def suit(n_rows: int, nnz: int, longest: int, processors: int) -> bool:
     """Whether they have."""
-    most = min(MOST_SLOTS, nnz + max(WARP * longest, min(nnz, MOST_EMPTY)))
-    return may_suit(n_rows, nnz) and longest <= WIDEST and n_slots(n_rows, longest) <= most
+    most = min(MOST_SLOTS * processors, nnz + max(WARP * longest, min(nnz, MOST_EMPTY * processors)))
+    return may_suit(n_rows, nnz, processors) and longest <= WIDEST and n_slots(n_rows, longest) <= most
 
 
 def microseconds(stats: Any, entry: int) -> float:
     """Of a product with entries of so many bytes, by the model, where rows suit; `stats` are the matrix's Statistics."""
     n_bytes = n_slots(stats.shape[0], stats.row_max) * (stats.dtype.itemsize + 4)
-    return float(COSTS.own_us + (COSTS.slots * n_bytes + COSTS.sectors * stats.gathered(entry)[0] * stats.nnz) / 1e6)
+    memory, gathers = stats.gpu.slower_memory, stats.gpu.slower_gathers
+    sectors = COSTS.sectors * gathers * stats.gathered(entry)[0] * stats.nnz
+    return float(COSTS.own_us + (COSTS.slots * memory * n_bytes + sectors) / 1e6)

@@ -14,7 +14,6 @@ import numpy as np
 Array = Any  # numpy.ndarray or cupy.ndarray
 
 WARP = 32  #: lanes of a warp: the most lanes a CVR chunk may have, and the rows of a BBCSR bin
-THREES = 24  #: lanes of a CVR chunk on a CPU where rows come in triplets: whole triplets fit it, and whole vectors
 SPLITS = ("nnz", "rows", "even")  #: where chunks of CVR end; conversions get the number: see :mod:`cvrarray.cvr`
 NARROW = 1 << 16  #: a chunk or bin whose columns span less than this stores 16-bit offsets
 WINDOW = 96  #: rows of a window that statistics look at: whole bins, and whole blocks of every size that is chosen

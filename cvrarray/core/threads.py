@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 import operator
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import SupportsIndex
@@ -88,18 +86,6 @@ def get_num_threads() -> int:
                 raise ValueError(f"{name} must be a whole number from 1; got {wanted!r}. Unset it to use every CPU")
             return int(wanted)
     return _cpus()
-
-
-@contextmanager
-def limited(n: int) -> Iterator[None]:
-    """`n` threads for calls within the context; after it, whatever was set before."""
-    global _chosen
-    before = _chosen
-    set_num_threads(n)
-    try:
-        yield
-    finally:
-        _chosen = before
 
 
 @cache

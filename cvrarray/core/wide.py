@@ -1,7 +1,7 @@
 """What ``A @ X`` takes on a GPU, by the family of the kernel that multiplies: for the choice of a format.
 
 A row of X comes from L2 for each nonzero, or for each column of a stored block, and from L1 where neighbouring rows of A share
-it. Families differ in what that costs, so the constants are theirs. They are of an H200.
+it. Families differ in what that costs, so the constants are theirs. They are of one GPU, and scaled by :mod:`.profile`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import math
 import operator
 from typing import Any, NamedTuple
 
-#: Megabytes that an H200's L2 cache holds beside what streams through it; of X, from which it does not hold all; of X, of which
-#: L1 caches hold half.
-IN_L2, MUCH_OF_X, IN_L1 = 40.0, 20.0, 2.0
+#: The parts of L2 that stay beside what streams through it, and that X may have before it does not hold all; megabytes of X, of
+#: which L1 caches hold half.
+IN_L2, MUCH_OF_X, IN_L1 = 2 / 3, 1 / 3, 2.0
 
 
 class Costs(NamedTuple):
@@ -88,21 +88,22 @@ def counts(of: Matrix) -> Costs:
     rows = stored / size * row
     mean = max(1.0, stats.nnz / max(1, n_rows - stats.empty_rows))
     sectors, lines = (1.0, 1.0) if mean >= ALONE else (stats.sectors, stats.lines)
+    memory, gathers, l2 = stats.gpu.slower_memory, stats.gpu.slower_gathers, stats.gpu.l2_bytes / (1 << 20)
     return Costs(
         own_us=1.0,
         longest=math.sqrt(stats.row_max),
         uneven=math.log(max(1.0, stats.row_max / mean)),
-        tables=min(of.n_bytes, stored * (of.itemsize + (4 - 2 * stats.narrow_columns) / size)) / 1e6,
-        padding=(of.slots - stored) / size * row,
-        sectors=stats.sectors * stats.nnz / 1e6,
-        rows=rows,
+        tables=min(of.n_bytes, stored * (of.itemsize + (4 - 2 * stats.narrow_columns) / size)) / 1e6 * memory,
+        padding=(of.slots - stored) / size * row * gathers,
+        sectors=stats.sectors * stats.nnz / 1e6 * gathers,
+        rows=rows * gathers,
         begun=math.sqrt(stored * row),
-        apart=min(1.0, sectors * size) * x / (x + IN_L1) * rows,
-        beyond=min(1.0, lines * size) * max(0.0, 1 - MUCH_OF_X / max(MUCH_OF_X, x)) * rows,
-        both=both,
-        spilled=max(0.0, both + of.n_bytes / 1e6 - IN_L2),
-        narrow=stored / 1e6 * max(0.0, size / max(1.0, row * 1e6 / 16) - 1),
-        holes=(stored > stats.nnz) * stored * row,
+        apart=min(1.0, sectors * size) * x / (x + IN_L1) * rows * gathers,
+        beyond=min(1.0, lines * size) * max(0.0, 1 - MUCH_OF_X * l2 / max(MUCH_OF_X * l2, x)) * rows * memory,
+        both=both * memory,
+        spilled=max(0.0, both + of.n_bytes / 1e6 - IN_L2 * l2) * memory,
+        narrow=gathers * stored / 1e6 * max(0.0, size / max(1.0, row * 1e6 / 16) - 1),
+        holes=(stored > stats.nnz) * stored * row * gathers,
     )
 
 

@@ -123,10 +123,7 @@ def _gather(first_group, last_group, source, data, unit, within, past, values):
         simd.scale(source, at, unit, real, offsets)
         for j in range(unit):
             numbers = simd.gather(data, j - unit, offsets, 0, real)
-            if past:
-                simd.stream(numbers, values, at * unit + j * WARP, simd.WHOLE)
-            else:
-                simd.store(numbers, values, at * unit + j * WARP, simd.WHOLE)
+            simd.stream(numbers, values, at * unit + j * WARP, past)
 
 
 @kernel
@@ -148,10 +145,8 @@ def _add(first_group, last_group, first, source, data, past, values):
             simd.store(acc, sums, 0, simd.WHOLE)
             for lane in range(len(values) - slot):
                 values[slot + lane] = sums[lane]
-        elif past:
-            simd.stream(acc, values, slot, simd.WHOLE)
         else:
-            simd.store(acc, values, slot, simd.WHOLE)
+            simd.stream(acc, values, slot, past)
 
 
 @kernel
@@ -210,8 +205,8 @@ def _add_blocks(first_group, last_group, source, first, order, data, unit, withi
             lane += n_rows
         if past:
             for j in range(unit):
-                numbers = simd.load(to, j * WARP, values, simd.WHOLE)
-                simd.stream(numbers, values, (group * unit + j) * WARP, simd.WHOLE)
+                numbers = simd.load(to, j * WARP, values)
+                simd.stream(numbers, values, (group * unit + j) * WARP, True)
 
 
 @inlined

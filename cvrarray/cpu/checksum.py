@@ -1,7 +1,7 @@
 """A checksum of memory that is about as fast as memory: of structures that are compared by it.
 
-Words of 8 bytes are dealt out to 64 sums, each of which is turned and multiplied before the next word is added, as
-xxHash64 does it: eight vectors of AVX-512 that do not wait for one another. All processors come to the same numbers.
+Words of 8 bytes are dealt out to 32 sums, each of which is turned and multiplied before the next word is added, as
+xxHash64 does it: vectors that do not wait for one another. All processors come to the same numbers.
 """
 
 from __future__ import annotations
@@ -10,21 +10,16 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from cvrarray.cpu import simd
 from cvrarray.cpu.runtime import threads
 from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
-from cvrarray.cpu.simd import llvm
+from cvrarray.cpu.simd import words
 
 BLOCK = 1 << 13  #: words of 8 bytes that are summed up together
-VECTOR, VECTORS = 8, 8  #: sums of a vector, and vectors
-STRIPE = 8 * VECTOR * VECTORS  #: bytes that are added together
-SEGMENT = 8 * STRIPE  #: bytes that are prefetched together, while those before them are added
-LINE = 64  #: bytes
+LANES = 32  #: sums
+STRIPE = 8 * LANES  #: bytes that are added together
+AHEAD = 4096  #: bytes from those that are added to those that are prefetched
 PRIME = np.uint64(0x9E3779B185EBCA87)  #: xxHash64's first
 LEFT, RIGHT = np.uint64(31), np.uint64(33)  #: a turn by 31 of 64 bits, as xxHash64 has it
 
@@ -69,19 +64,17 @@ def _sum_up(n_bytes, sums):
 def _sum(content, begin, end, like):
     """The sum of the bytes from `begin` to before `end`."""
     of, lanes = simd.pointer(content, begin), simd.scratch(like, (0, 0))
-    for lane in range(VECTOR * VECTORS):
+    for lane in range(LANES):
         lanes[lane] = np.uint64(lane + 1)
     n, at = end - begin, 0
     while at + STRIPE <= n:
-        n_stripes = min(SEGMENT, n - at) // STRIPE
-        for ahead in range(at + SEGMENT, min(at + 2 * SEGMENT, n), LINE):
-            simd.prefetch(of, ahead, simd.INTO_L1)
-        _add_stripes(simd.pointer(of, at), n_stripes, lanes)
-        at += n_stripes * STRIPE
-    for lane in range(VECTOR, VECTOR * VECTORS):
-        lanes[lane % VECTOR] = _add(lanes[lane % VECTOR], lanes[lane])
+        for line in range(at + AHEAD, at + AHEAD + STRIPE, 64):
+            simd.prefetch(of, line, simd.INTO_L1)
+        for lane in range(LANES):  # without a way out, so it compiles to vector instructions
+            lanes[lane] = _add(lanes[lane], words.load_word(of, at + 8 * lane))
+        at += STRIPE
     total = lanes[0]
-    for lane in range(1, VECTOR):
+    for lane in range(1, LANES):
         total = _add(total, lanes[lane])
     while at < n:  # less than a stripe; the last word is filled with 0
         word = np.uint64(0)
@@ -97,28 +90,3 @@ def _add(total, word):
     """One to one in each of its arguments."""
     total += word
     return (total << LEFT | total >> RIGHT) * PRIME
-
-
-@intrinsic
-def _add_stripes(typingctx, of, n_stripes, lanes):
-    """:func:`_add` each word of stripes to its lane; `of` and `lanes` are pointers."""
-
-    def codegen(context, builder, signature, args):
-        of, n_stripes, lanes = args
-        vector = ir.VectorType(llvm.I64, VECTOR)
-        places = [builder.gep(lanes, [llvm.I64(VECTOR * k)]) for k in range(VECTORS)]
-        sums = [cgutils.alloca_once_value(builder, llvm.load_vector(builder, place, VECTOR)) for place in places]
-        left, right, prime = (llvm.splat(builder, llvm.I64(int(n)), VECTOR) for n in (LEFT, RIGHT, PRIME))
-        with cgutils.for_range(builder, n_stripes, intp=llvm.I64) as loop:
-            for k in range(VECTORS):
-                at = builder.add(builder.mul(loop.index, llvm.I64(STRIPE)), llvm.I64(8 * VECTOR * k))
-                source = builder.bitcast(builder.gep(of, [at]), vector.as_pointer())
-                words = builder.load(source, align=1)
-                total = builder.add(builder.load(sums[k]), words)
-                turned = builder.or_(builder.shl(total, left), builder.lshr(total, right))
-                builder.store(builder.mul(turned, prime), sums[k])
-        for place, total in zip(places, sums, strict=True):
-            builder.store(builder.load(total), builder.bitcast(place, vector.as_pointer()), align=1)
-        return context.get_dummy_value()
-
-    return types.none(of, types.intp, lanes), codegen

@@ -6,8 +6,6 @@ what stands before it, not from the parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -113,16 +111,9 @@ def look(indptr: np.ndarray, indices: np.ndarray, n_cols: int) -> tuple[bool, Bi
     """Whether the CSR is canonical, where `indptr` runs from 0 to ``indices.size``. If so, what is counted over bins."""
     is_wrong, n_bins = np.zeros(1, np.bool_), -(-(indptr.size - 1) // WARP)
     bins = Bins(indptr, indices, *(np.empty(n_bins, indices.dtype) for _ in range(3)))
-    kernel = _compiled_look(indptr.dtype, indices.dtype)
-    threads.run_groups(kernel, indptr, WARP, indptr, indices, n_cols, is_wrong, *bins[2:])
+    args = indptr, indices, n_cols, is_wrong, *bins[2:]
+    threads.run_groups(compiled(_look, 0, 0, *args), indptr, WARP, *args)
     return not is_wrong[0], bins
-
-
-@cache
-def _compiled_look(indptr: np.dtype, index: np.dtype) -> Callable:
-    """One look-up takes less time than Numba's choice of a version at each call."""
-    number = np.empty(0, index)
-    return compiled(_look, 0, 0, np.empty(0, indptr), number, 0, np.empty(0, np.bool_), number, number, number)
 
 
 def extent(
@@ -264,16 +255,7 @@ def _row_ends(first, last, parts, row, ptr):
     """ptr[r + 1] = the end of row r, of triplets in ascending rows; `ptr` is 0 throughout."""
     rows, n = simd.pointer(row, 0), len(row)
     for p in range(first, last):
-        k = max(parts[p], 1)
-        while k + WARP - 1 <= parts[p + 1]:
-            changed = masks.unlike_before(rows, k - 1)
-            while changed:
-                at = k - 1 + simd.lowest(changed)
-                changed &= changed - np.uint32(1)
-                for r in range(rows[at - 1], rows[at]):
-                    ptr[r + 1] = at
-            k += WARP - 1
-        for at in range(k, parts[p + 1]):
+        for at in range(max(parts[p], 1), parts[p + 1]):
             for r in range(rows[at - 1], rows[at]):
                 ptr[r + 1] = at
         if parts[p + 1] == n and n:

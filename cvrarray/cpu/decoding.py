@@ -11,17 +11,15 @@ be forged: whatever they hold that the formats' pages check before, nothing is r
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from cvrarray.core.tables import CSR, NARROW, NARROW_PADDING, WARP, BBCSRTables, CVRTables
+from cvrarray.core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, CVRTables
 from cvrarray.cpu import simd
 from cvrarray.cpu.csr import offsets
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
-from cvrarray.cpu.simd import masks
 
 #: Steps of a chunk from the one whose records are read to the one whose slots are prefetched.
 AHEAD = 16
@@ -39,94 +37,54 @@ class Rows(NamedTuple):
     data: np.ndarray  # (nnz,) unsigned integers of the values' size, or complex128
 
 
-class Kernels(NamedTuple):
-    """The kernels of one format, compiled for the dtypes of a matrix."""
-
-    count: Callable  # first and last tile, tables, rows
-    place: Callable  # tables, rows: counts become offsets
-    copy: Callable  # first and last tile, tables, rows
-
-
 def from_bbcsr(tables: BBCSRTables, first: int, last: int) -> CSR:
     """Canonical CSR of the rows [first, last) in the tables of bins, which begin at row 0."""
     t = tables._replace(
         data=memory.bits(tables.data), present=np.empty(0, np.uint8) if tables.present is None else tables.present
     )
-    return _decoded(tables, t, first, last, _bbcsr_kernels(t.col_wide.dtype, t.data.dtype, t.present.dtype), t.bin_rowptr, 1)
+    rows = _no_rows(first, last, t.col_wide.dtype, len(t.col_base))
+    _run(_count_bins, t.bin_rowptr, t._replace(data=_NO_VALUES), rows)
+    return _filled(_copy_bins, t.bin_rowptr, t, rows, tables.data.dtype)
 
 
 def from_cvr(tables: CVRTables, first: int, last: int) -> CSR:
     """Canonical CSR of the rows [first, last) in the tables of chunks."""
     t = tables._replace(val=memory.bits(tables.val))
-    return _decoded(tables, t, first, last, _cvr_kernels(t.rec_wb.dtype, t.val.dtype), t.step_ptr, t.n_lanes)
+    rows, without = _no_rows(first, last, t.col_wide.dtype, len(t.col_base)), t._replace(val=_NO_VALUES)
+    _run(_count_chunks, t.step_ptr, without, rows, t.n_lanes)
+    _version(_place_carried, without, rows)(0, len(t.carry_row), without, rows)
+    return _filled(_copy_chunks, t.step_ptr, t, rows, tables.val.dtype, t.n_lanes)
 
 
-def diagonal_of_bbcsr(tables: BBCSRTables, offset: int) -> np.ndarray:
-    """``A[i, i + offset]`` for every i for which there is such an entry, 0 where none is stored."""
-    t = tables._replace(
-        data=memory.bits(tables.data), present=np.empty(0, np.uint8) if tables.present is None else tables.present
-    )
-    return _diagonal(_diagonal_of_bins, t, tables.data.dtype, offset, t.bin_rowptr, 1)
+#: Where values do not matter: so one compiled version serves all dtypes.
+_NO_VALUES = np.empty(0, np.uint8)
 
 
-def diagonal_of_cvr(tables: CVRTables, offset: int) -> np.ndarray:
-    """``A[i, i + offset]`` for every i for which there is such an entry, 0 where none is stored."""
-    t = tables._replace(val=memory.bits(tables.val))
-    return _diagonal(_diagonal_of_chunks, t, tables.val.dtype, offset, t.step_ptr, t.n_lanes)
+def _no_rows(first: int, last: int, index: np.dtype, n_tiles: int) -> Rows:
+    """Rows whose entries are to be counted."""
+    return Rows(first, last, np.zeros(last - first + 1, np.int64), np.zeros(n_tiles, np.int64), np.empty(0, index), _NO_VALUES)
 
 
-def _diagonal(look: Callable, t, dtype: np.dtype, offset: int, work: np.ndarray, unit: int) -> np.ndarray:
-    down, right = max(-offset, 0), max(offset, 0)
-    out = np.zeros(max(0, min(t.shape[0] - down, t.shape[1] - right)), dtype)
-    if out.size:
-        args = t, down, right, memory.bits(out)
-        threads.run(compiled(look, 0, 0, *args), work, *args, unit=unit, least=threads.QUICK)
-    return out
+def _filled(copy: Callable, work: np.ndarray, t: Any, rows: Rows, dtype: np.dtype, unit: int = 1) -> CSR:
+    """The CSR of rows whose entries have been counted."""
+    nnz = memory.accumulate(rows.ptr)
+    data = memory.empty(nnz, dtype)
+    rows = rows._replace(indices=memory.empty(nnz, rows.indices.dtype), data=memory.bits(data))
+    _run(copy, work, t, rows, unit)
+    return CSR(offsets(rows.ptr, rows.indices.dtype), rows.indices, data, (rows.last - rows.first, t.shape[1]))
 
 
-def _decoded(tables, t, first: int, last: int, kernels: Kernels, work: np.ndarray, unit: int) -> CSR:
-    values = tables.val if isinstance(tables, CVRTables) else tables.data
-    index = t.col_wide.dtype
-    ptr = np.zeros(last - first + 1, np.int64)
-    rows = Rows(first, last, ptr, np.zeros(len(work) - 1, np.int64), np.empty(0, index), memory.bits(values[:0]))
-    threads.run(kernels.count, work, t, rows, unit=unit, least=threads.QUICK)
-    nnz = kernels.place(t, rows)
-    data = memory.empty(nnz, values.dtype)
-    rows = rows._replace(indices=memory.empty(nnz, index), data=memory.bits(data))
-    threads.run(kernels.copy, work, t, rows, unit=unit, least=threads.QUICK)
-    return CSR(offsets(ptr, index), rows.indices, data, (last - first, t.shape[1]))
+def _run(kernel: Callable, work: np.ndarray, t: Any, rows: Rows, unit: int = 1) -> None:
+    threads.run(_version(kernel, t, rows), work, t, rows, unit=unit, least=threads.QUICK)
 
 
-@cache
-def _bbcsr_kernels(index: np.dtype, bits: np.dtype, mask: np.dtype) -> Kernels:
-    number, offset, values = np.empty(0, index), np.empty(0, np.int64), np.empty(0, bits)
-    t = BBCSRTables((0, 0), 0, 0, offset, values, number, offset, np.empty(0, np.uint16), number, np.empty(0, mask))
-    without_values = np.empty(0, np.uint8)  # one compiled version for all dtypes
-    rows = Rows(0, 0, offset, offset, number, values)
-    count = compiled(_count_bins, 0, 0, t._replace(data=without_values), rows._replace(data=without_values))
-    return Kernels(
-        lambda low, high, t, rows: count(low, high, t._replace(data=without_values), rows._replace(data=without_values)),
-        lambda t, rows: memory.accumulate(rows.ptr),
-        compiled(_copy_bins, 0, 0, t, rows),
-    )
+def _version(kernel: Callable, t: Any, rows: Rows) -> Callable:
+    """``compiled(kernel, 0, 0, t, rows)``, which would look at the two dozen arrays each time."""
+    key = kernel, rows.indices.dtype, rows.data.dtype, getattr(t, "present", rows.ptr).dtype
+    return _versions.get(key) or _versions.setdefault(key, compiled(kernel, 0, 0, t, rows))
 
 
-@cache
-def _cvr_kernels(index: np.dtype, bits: np.dtype) -> Kernels:
-    number, offset, values, numbers = np.empty(0, index), np.empty(0, np.int64), np.empty(0, bits), np.empty((0, 0), index)
-    t = CVRTables(
-        (0, 0), 0, 0, offset, values, number, offset, np.empty(0, np.uint16), number, np.empty(0, np.uint32), offset,
-        number, numbers, number, number, np.empty((0, 0), np.int64), number
-    )  # fmt: skip
-    without_values = np.empty(0, np.uint8)
-    rows = Rows(0, 0, offset, offset, number, values)
-    short_t, short_rows = t._replace(val=without_values), rows._replace(data=without_values)
-    count, place = compiled(_count_chunks, 0, 0, short_t, short_rows), compiled(_place_carried, number, short_rows)
-    return Kernels(
-        lambda low, high, t, rows: count(low, high, t._replace(val=without_values), rows._replace(data=without_values)),
-        lambda t, rows: place(t.carry_row, rows._replace(data=without_values)) or memory.accumulate(rows.ptr),
-        compiled(_copy_chunks, 0, 0, t, rows),
-    )
+_versions: dict[Any, Callable] = {}
 
 
 # -------------------------------------------------------------------------------------------------------------- BBCSR
@@ -167,13 +125,6 @@ def _copy_bins(low, high, t, rows):
     size = t.block_size
     for i in range(low, high):
         at = t.bin_rowptr[i]
-        if i + 1 < high:  # rows are read one after the other: the processor would not foresee their lines
-            n_values = t.bin_rowptr[i + 2] - t.bin_rowptr[i + 1]
-            _prefetch(t.data, t.bin_rowptr[i + 1], n_values)
-            if t.col_base[i + 1] >= 0:
-                _prefetch(t.col_narrow, t.col_ptr[i + 1], n_values // size)
-            else:
-                _prefetch(t.col_wide, t.col_ptr[i + 1], n_values // size)
         for row in range(max(i * WARP, rows.first), min((i + 1) * WARP, rows.last)):
             r = row - i * WARP
             begin, end = rows.ptr[row - rows.first], rows.ptr[row - rows.first + 1]
@@ -184,12 +135,6 @@ def _copy_bins(low, high, t, rows):
                 _copy_row(to, columns, t.col_base[i], values, marks, len(t.present) > 0, size)
             else:
                 _copy_row(to, simd.pointer(t.col_wide, t.col_ptr[i] + r), 0, values, marks, len(t.present) > 0, size)
-
-
-@inlined
-def _prefetch(table, at, n):
-    for k in range(0, n, WARP):
-        simd.prefetch(table, at + k, simd.INTO_L1)
 
 
 @inlined
@@ -240,11 +185,11 @@ def _count_chunks(low, high, t, rows):
 
 
 @kernel
-def _place_carried(carry_row, rows):
+def _place_carried(low, high, t, rows):
     """Add the carried entries to their rows' counts; rows.carried[k] is then the row's entries before chunk k."""
-    for k in range(len(carry_row)):
-        if rows.first <= carry_row[k] < rows.last:
-            at = carry_row[k] - rows.first + 1
+    for k in range(low, high):
+        if rows.first <= t.carry_row[k] < rows.last:
+            at = t.carry_row[k] - rows.first + 1
             length = rows.carried[k]
             rows.carried[k] = rows.ptr[at]
             rows.ptr[at] += length
@@ -332,107 +277,3 @@ def _copy_segment(t, k, columns, base, slot, length, at, rows):
         data[s] = values[s * n_lanes]
         indices[s] = base + col[s * n_lanes]
     return at + length
-
-
-# ----------------------------------------------------------------------------------------------------------- diagonals
-
-
-@kernel
-def _diagonal_of_bins(low, high, t, down, right, out):
-    size, holes = t.block_size, len(t.present) > 0
-    wanted, found = simd.scratch(t.col_wide, simd.SINGLE), simd.scratch(t.col_wide, simd.SINGLE)
-    for i in range(low, high):
-        n_steps, base = (t.bin_rowptr[i + 1] - t.bin_rowptr[i]) // (size * WARP), t.col_base[i]
-        for r in range(WARP):
-            place = i * WARP + r - down
-            column = place + right
-            block = (column if size == 1 else column // size) - max(base, 0)  # without blocks, without divisions
-            outside = place < 0 or place >= len(out) or block < 0 or (base >= 0 and block >= NARROW_PADDING)
-            wanted[r] = -2 if outside else block
-            found[r] = -1
-        if base >= 0:
-            _find(n_steps, simd.pointer(t.col_narrow, t.col_ptr[i]), wanted, found)
-        else:
-            _find(n_steps, simd.pointer(t.col_wide, t.col_ptr[i]), wanted, found)
-        for r in range(WARP):
-            if found[r] >= 0:
-                place, step = i * WARP + r - down, np.int64(found[r])
-                j = 0 if size == 1 else (place + right) % size
-                if not holes or t.present[t.bin_rowptr[i] // size + step * WARP + r] >> j & 1:
-                    out[place] = t.data[t.bin_rowptr[i] + (step * size + j) * WARP + r]
-
-
-@inlined
-def _find(n_steps, columns, wanted, found):
-    """Set `found` to the step at which each of the 32 rows has its wanted column. Columns ascend in a row."""
-    behind = True
-    step = 0
-    while behind and step < n_steps:
-        behind = False
-        for r in range(WARP):  # without a way out, so it compiles to vector instructions
-            column = columns[step * WARP + r]
-            found[r] = step if column == wanted[r] else found[r]
-            behind |= column < wanted[r]
-        step += 1
-
-
-@kernel
-def _diagonal_of_chunks(low, high, t, down, right, out):
-    narrow, wide = simd.scratch(t.col_narrow, simd.SINGLE), simd.scratch(t.col_wide, simd.SINGLE)
-    first_row = _last_row(low - 1, t) if low else 0
-    for k in range(low, high):
-        last_row, base = _last_row(k, t), t.col_base[k]
-        begin, end, first_row = first_row - down, last_row - down, last_row
-        if begin >= len(out) or end < 0 or (base >= 0 and (end + right < base or begin + right >= base + NARROW)):
-            continue
-        if base >= 0:
-            columns = simd.pointer(t.col_narrow, t.col_ptr[k])
-            _diagonal_of_chunk(k, t, columns, base, NARROW, narrow, down, right, out)
-        else:
-            _diagonal_of_chunk(k, t, simd.pointer(t.col_wide, t.col_ptr[k]), 0, t.shape[1], wide, down, right, out)
-
-
-@inlined
-def _last_row(k, t):
-    """The last row that chunk k has a part of; the chunk behind it begins with it or a later one."""
-    row = np.int64(-1)
-    for lane in range(t.n_lanes):
-        row = max(row, t.tail[k, lane])
-    return row
-
-
-@inlined
-def _diagonal_of_chunk(k, t, columns, base, most, wanted, down, right, out):
-    """Step by step from the last one on: then a lane's row is known before its entries, and `wanted` has its column.
-
-    Columns are `base` plus `columns`, these below `most`.
-    """
-    place, in_search = simd.scratch(t.step_ptr, simd.SINGLE), np.uint32(0)
-    n_lanes, first_step, record = t.n_lanes, t.step_ptr[k], t.rec_ptr[k + 1]
-    for step in range(t.step_ptr[k + 1] - first_step - 1, -1, -1):
-        ended = t.rec_mask[first_step + step]
-        record -= masks.count(ended)
-        of_lane = record
-        while ended:
-            lane, bit = simd.lowest(ended), ended & (~ended + np.uint32(1))
-            ended ^= bit
-            wb = t.rec_wb[of_lane]
-            of_lane += 1
-            at = (wb if wb >= 0 else t.tail[k, ~wb]) - down
-            column = at + right - base
-            inside = 0 <= at < len(out) and 0 <= column < most
-            place[lane], wanted[lane] = at, column if inside else 0
-            in_search = in_search | bit if inside else in_search & ~bit
-        if not in_search:
-            continue
-        found = in_search
-        if n_lanes == WARP:
-            found &= masks.equal(columns, step * WARP, wanted, 0)
-        else:
-            for lane in range(n_lanes):
-                if columns[step * n_lanes + lane] != wanted[lane]:
-                    found &= ~(np.uint32(1) << np.uint32(lane))
-        while found:
-            lane = simd.lowest(found)
-            found &= found - np.uint32(1)
-            out[place[lane]] = t.val[(first_step + step) * n_lanes + lane]

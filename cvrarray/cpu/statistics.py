@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +16,8 @@ from cvrarray.cpu.runtime.compiler import OPTIONS, compiled, helper, inlined, ke
 #: Integers below it are divided by small ones by a float64's product with the inverse: half of one is more than its
 #: error.
 EXACT = 1 << 40
-#: Block columns up to which each has a counter.
-MOST_COUNTERS = 1 << 32
-FAR = np.int64(1 << 62)  #: beyond every column
+#: Block columns up to which each has a counter; further ones share these. A prime: columns are often powers of two apart.
+MOST_COUNTERS = (1 << 31) - 1
 #: Of windows with OFTEN times the nonzeros that are wanted, BANDS bands of columns are looked at.
 OFTEN, BANDS = 4, 8
 #: Columns of a sector of x, sectors of a line, and how many sectors are told apart.
@@ -53,17 +51,15 @@ class Windows:
         height: int = 0,
         most: int | None = None,
     ):
-        index = indices.dtype
-        self._kernels = _windows_kernels(indptr.dtype, index)
         self._rows = (np.zeros(1, np.int64), max(indptr.size - 1, 0)) if first is None else (first, height)
         self._matrix, self._n_cols, found = (indptr, indices), n_cols, np.zeros(2, np.int64)
         if indptr.size:
-            self._kernels.narrow(*self._matrix, *self._rows, found)
+            _call(_count_narrow, *self._matrix, *self._rows, found)
         of_rows, narrow = found.tolist()
         self._bands = _ALL_COLUMNS if most is None or of_rows <= OFTEN * most else _bands(n_cols, most / of_rows)
         counts = np.zeros(1 + len(sizes), np.int64)
         if of_rows:
-            self._kernels.single_rows(*self._matrix, *self._rows, *self._bands, np.array(sizes, np.int64), counts)
+            _call(_count_single_rows, *self._matrix, *self._rows, *self._bands, np.array(sizes, np.int64), counts)
         self.nnz, *of_sizes = counts.tolist()
         self.single_rows = dict(zip(sizes, of_sizes, strict=True))
         self.is_part = self.nnz < of_rows  # of the nonzeros of these rows
@@ -71,7 +67,7 @@ class Windows:
         x = np.zeros(2, np.int64)
         if of_rows:
             seen_in = np.zeros(SECTORS, np.int32), np.zeros(SECTORS // LINE, np.int32)
-            self._kernels.of_x(*self._matrix, *self._rows, *self._bands, *seen_in, x)
+            _call(_count_of_x, *self._matrix, *self._rows, *self._bands, *seen_in, x)
         self.sectors, self.lines = x.tolist()
 
     def in_groups(self, sizes: Sequence[int]) -> dict[int, tuple[int, int]]:
@@ -79,8 +75,8 @@ class Windows:
         found = {}
         for size in sizes:
             counts, n_block_cols = np.zeros(2, np.int64), -(-self._n_cols // size)
-            seen_in = np.zeros(n_block_cols if n_block_cols <= MOST_COUNTERS else 0, np.int32)
-            self._kernels.groups(*self._matrix, *self._rows, *self._bands, size, WARP, seen_in, counts)
+            seen_in = np.zeros(min(n_block_cols, MOST_COUNTERS), np.int32)
+            _call(_count_groups, *self._matrix, *self._rows, *self._bands, size, WARP, seen_in, counts)
             found[size] = counts.item(0), counts.item(1)
         return found
 
@@ -94,7 +90,7 @@ def survey(
     those `most` nonzeros. There is at least one row.
     """
     first = np.arange(n_counted) * (n_windows - 1) // max(n_counted - 1, 1) * WINDOW if n_counted < n_windows else None
-    lengths = _windows_kernels(csr.indptr.dtype, csr.indices.dtype).row_lengths(csr.indptr, WARP)
+    lengths = _call(row_lengths, csr.indptr, WARP)
     return lengths, Windows(csr.indptr, csr.indices, csr.shape[1], sizes, first, WINDOW, most)
 
 
@@ -111,28 +107,9 @@ def _bands(n_cols: int, share: float) -> tuple[np.ndarray, int]:
     return np.arange(BANDS) * (n_cols - width) // (BANDS - 1) // WINDOW * WINDOW, width
 
 
-class _Kernels(NamedTuple):
-    """The kernels of :func:`survey`, compiled for the dtypes of a matrix."""
-
-    row_lengths: Callable
-    narrow: Callable
-    single_rows: Callable
-    of_x: Callable
-    groups: Callable
-
-
-@cache
-def _windows_kernels(indptr: np.dtype, index: np.dtype) -> _Kernels:
-    """One look-up takes less time than Numba's choice of a version at each call."""
-    ptr, number, offset = np.empty(0, indptr), np.empty(0, index), np.empty(0, np.int64)
-    windows = ptr, number, offset, 0
-    return _Kernels(
-        row_lengths=compiled(row_lengths, ptr, 0),
-        narrow=compiled(_count_narrow, *windows, offset),
-        single_rows=compiled(_count_single_rows, *windows, offset, 0, offset, offset),
-        of_x=compiled(_count_of_x, *windows, offset, 0, np.empty(0, np.int32), np.empty(0, np.int32), offset),
-        groups=compiled(_count_groups, *windows, offset, 0, 0, 0, np.empty(0, np.int32), offset),
-    )
+def _call(kernel: Callable, *args: Any) -> Any:
+    """A look-up by dtypes takes less time than Numba's choice of a version at each call."""
+    return compiled(kernel, *args)(*args)
 
 
 @kernel
@@ -197,17 +174,6 @@ def _count_single_rows(indptr, indices, windows, height, bands, width, sizes, fo
     n_rows = len(indptr) - 1
     for w in range(len(windows)):
         first, last = windows[w], min(windows[w] + height, n_rows)
-        if width == 0:  # all rows as one
-            begin, end = np.int64(indptr[first]), np.int64(indptr[last])
-            highest = np.int64(0)
-            for row in range(first, last):
-                if indptr[row] < indptr[row + 1]:
-                    highest = max(highest, np.int64(indices[indptr[row + 1] - 1]))
-            found[0] += end - begin
-            for k in range(len(sizes)):
-                found[1 + k] += _block_changes(sizes[k], highest, indices, begin, end)
-                found[1 + k] += _blocks_that_go_on(sizes[k], highest, indptr, indices, first, last)
-            continue
         for row in range(first, last):
             for b in range(len(bands)):
                 begin, end = _in_band(indices, np.int64(indptr[row]), np.int64(indptr[row + 1]), bands[b], width)
@@ -253,30 +219,13 @@ def _block_changes(size, highest, indices, begin, end):
     return total
 
 
-@inlined
-def _blocks_that_go_on(size, highest, indptr, indices, first, last):
-    """Rows that begin with the block column that the row before them, but none before `first`, ends with."""
-    total, inverse, begin = np.int64(0), 1 / size, indptr[first]
-    for row in range(first + 1, last):
-        k = indptr[row]
-        if begin < k < indptr[row + 1]:
-            before, here = indices[k - 1], indices[k]
-            if highest < EXACT:
-                total += np.int64((here + 0.5) * inverse) == np.int64((before + 0.5) * inverse)
-            else:
-                total += here // size == before // size
-    return total
-
-
 @kernel
 def _count_groups(indptr, indices, windows, height, bands, width, size, group, seen_in, found):
     """The different blocks of windows of rows in bands of columns; and the most blocks of a row, summed over groups of
     `group` rows.
 
-    `seen_in`: for each block column the block row, counted from 1, that had an entry there last; empty where there are
-    too many columns for that.
+    `seen_in`: for each block column the block row, counted from 1, that had an entry there last.
     """
-    ahead, ends = simd.scratch(bands, simd.SINGLE), simd.scratch(bands, simd.SINGLE)
     n_rows, number = len(indptr) - 1, 0
     for w in range(len(windows)):
         start, window_end = windows[w], min(windows[w] + height, n_rows)
@@ -284,15 +233,10 @@ def _count_groups(indptr, indices, windows, height, bands, width, size, group, s
         for row in range(start, window_end, size):
             row_end, blocks = min(row + size, window_end), np.int64(0)
             for b in range(len(bands)):
-                for r in range(row, row_end):
-                    ahead[r - row], ends[r - row] = _in_band(
-                        indices, np.int64(indptr[r]), np.int64(indptr[r + 1]), bands[b], width
-                    )
                 number += 1
-                if len(seen_in):
-                    blocks += _marked_blocks(size, row_end - row, indices, ahead, ends, number, seen_in)
-                else:
-                    blocks += _merged_blocks(size, row_end - row, indices, ahead, ends)
+                for r in range(row, row_end):
+                    begin, end = _in_band(indices, np.int64(indptr[r]), np.int64(indptr[r + 1]), bands[b], width)
+                    blocks += _marked_blocks(size, indices, begin, end, number, seen_in)
             found[0] += blocks
             slots = max(slots, blocks)
             while row_end >= next_group:  # a block row may lie in two groups
@@ -303,56 +247,18 @@ def _count_groups(indptr, indices, windows, height, bands, width, size, group, s
 
 
 @inlined
-def _marked_blocks(size, n_rows, indices, begin, end, number, seen_in):
-    """The different block columns of rows, whose entries stand from `begin` to before `end`, marked with `number`."""
-    count, inverse, seen = np.int64(0), 1 / size, simd.pointer(seen_in, 0)
-    for r in range(n_rows):
-        before = np.int64(-1)
-        for k in range(begin[r], end[r]):
-            block = np.int64((indices[k] + 0.5) * inverse)  # columns are below EXACT where there are so few blocks
-            if block != before:
-                count += seen[block] != number
-                seen[block] = number
-                before = block
+def _marked_blocks(size, indices, begin, end, number, seen_in):
+    """The block columns of a row, whose entries stand from `begin` to before `end`, that were not yet marked with `number`."""
+    count, before, inverse, seen = np.int64(0), np.int64(-1), 1 / size, simd.pointer(seen_in, 0)
+    for k in range(begin, end):
+        block = np.int64((indices[k] + 0.5) * inverse) if indices[k] < EXACT else np.int64(indices[k]) // size
+        if block != before:
+            before = block
+            if block >= len(seen_in):
+                block %= len(seen_in)
+            count += seen[block] != number
+            seen[block] = number
     return count
-
-
-@inlined
-def _merged_blocks(size, n_rows, indices, ahead, ends):
-    """The same by merging the rows, each of which moves from `ahead` to `ends`."""
-    count = np.int64(0)
-    while True:
-        least = FAR
-        for r in range(n_rows):
-            if ahead[r] < ends[r]:
-                least = min(least, np.int64(indices[ahead[r]]))
-        if least == FAR:
-            return count
-        count += 1
-        after = np.int64(np.uint64(least) // np.uint64(size)) * size + size
-        for r in range(n_rows):
-            while ahead[r] < ends[r] and indices[ahead[r]] < after:
-                ahead[r] += 1
-
-
-def blocks_per_block_row(indptr: np.ndarray, block_col: np.ndarray, n_block_cols: int, block_size: int) -> np.ndarray:
-    """(ceil(n_rows / block_size),) int64: the different block columns in every block row, given each nonzero's."""
-    counts = np.empty(-(-(indptr.size - 1) // block_size), np.int64)
-    _count_blocks(indptr, block_col, np.zeros(n_block_cols, np.int32), block_size, counts)
-    return counts
-
-
-@kernel
-def _count_blocks(indptr, block_col, seen_in, block_size, counts):
-    """`seen_in`: the block row, from 1, that had an entry in a block column last."""
-    n_rows = indptr.size - 1
-    for block_row in range(counts.size):
-        count = 0
-        for position in range(indptr[block_row * block_size], indptr[min((block_row + 1) * block_size, n_rows)]):
-            block = np.uint64(block_col[position])
-            count += seen_in[block] != block_row + 1
-            seen_in[block] = block_row + 1
-        counts[block_row] = count
 
 
 @njit(**OPTIONS, fastmath={"reassoc"})  # sums in any order compile to vector instructions
@@ -365,21 +271,3 @@ def spread(indptr: np.ndarray) -> float:
         away = indptr[row + 1] - indptr[row] - mean
         squares += away * away
     return math.sqrt(squares / max(n_rows, 1)) / mean if mean else 0.0
-
-
-@kernel
-def in_threes(indptr: np.ndarray, indices: np.ndarray, looks: int) -> float:
-    """Share of the nonzeros in rows 3 i, 3 i + 1 and 3 i + 2 that have the same columns, at about `looks` places i."""
-    n_threes = (indptr.size - 1) // 3
-    alike = total = 0
-    for i in range(0, n_threes, max(1, n_threes // max(1, looks))):
-        first, length = indptr[3 * i], indptr[3 * i + 1] - indptr[3 * i]
-        nonzeros = indptr[3 * i + 3] - first
-        total += nonzeros
-        same = nonzeros == 3 * length and indptr[3 * i + 2] - first == 2 * length
-        position = first
-        while same and position < first + length:
-            same = indices[position] == indices[position + length] and indices[position] == indices[position + 2 * length]
-            position += 1
-        alike += nonzeros if same else 0
-    return alike / max(total, 1)

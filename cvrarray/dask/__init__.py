@@ -31,11 +31,11 @@ if TYPE_CHECKING:  # a type checker reads these imports
     from .operations import var as var
     from .operations import vdot as vdot
     from .solve import Eigenpair as Eigenpair
-    from .solve import Solution as Solution
+    from .solve import Traffic as Traffic
     from .solve import cg as cg
     from .solve import power_iteration as power_iteration
 
-_HOME = dict.fromkeys(("Eigenpair", "Solution", "cg", "power_iteration"), "solve")
+_HOME = dict.fromkeys(("Eigenpair", "Traffic", "cg", "power_iteration"), "solve")
 _HOME |= dict.fromkeys(("matmul", "std", "var", "vdot"), "operations")
 
 if not TYPE_CHECKING:

@@ -24,22 +24,19 @@ from dask.core import flatten
 from dask.highlevelgraph import HighLevelGraph
 
 from ..core import devices
+from ..linalg import arguments
+from ..linalg.solution import CONVERGED, MAXITER, Solution
 from . import mesh, ranks, registry
 
 GRACE = 10.0  #: seconds that the other ranks have to end after the first has failed
 LEAST_SILENCE = 5.0  #: seconds; a task that holds the GIL for less is no reason to give a worker up
 
 
-class Solution(NamedTuple):
-    """What :func:`cg` returns.
+class Traffic(NamedTuple):
+    """What an iteration costs on several workers.
 
     Attributes
     ----------
-    x : (n,) dask array
-        In A's chunks of rows; on a cluster they lie on the workers that hold those rows.
-    iterations : int
-    residual : float
-        Norm of the residual, as the iteration updates it, over that of b.
     bytes_moved : int
         Bytes that all workers together send in an iteration: windows of a vector, and two numbers of each.
     seconds : float
@@ -50,14 +47,11 @@ class Solution(NamedTuple):
     Examples
     --------
     >>> A = cvrarray.to_dask(np.diag([1.0, 2, 4]), chunks=2, format="cvr", device="cpu")
-    >>> solution = cvrarray.dask.cg(A, np.ones(3))
-    >>> solution.residual <= 1e-8, solution.transport, solution.bytes_moved
-    (True, 'none', 0)
+    >>> traffic = cvrarray.dask.cg(A, np.ones(3)).traffic
+    >>> traffic.transport, traffic.bytes_moved
+    ('none', 0)
     """
 
-    x: da.Array
-    iterations: int
-    residual: float
     bytes_moved: int
     seconds: float
     transport: str
@@ -71,11 +65,11 @@ class Eigenpair(NamedTuple):
     value : float
         The eigenvalue of largest modulus.
     x : (n,) dask array
-        Its eigenvector, of length 1, as in :class:`Solution`.
+        Its eigenvector, of length 1, in A's chunks of rows.
+    iterations : int
     residual : float
         ``|A x - value x| / |value|``.
-    iterations, bytes_moved, seconds, transport
-        As in :class:`Solution`.
+    traffic : Traffic
 
     Examples
     --------
@@ -89,9 +83,7 @@ class Eigenpair(NamedTuple):
     x: da.Array
     iterations: int
     residual: float
-    bytes_moved: int
-    seconds: float
-    transport: str
+    traffic: Traffic
 
 
 def cg(
@@ -101,8 +93,8 @@ def cg(
     x0: Any = None,
     M: str | None = None,
     block_size: int | None = None,
-    rtol: float = 1e-8,
-    maxiter: int = 1000,
+    rtol: float = 1e-5,
+    maxiter: int | None = None,
     check_every: int = 1,
     timeout: float = 60,
     transport: str = "auto",
@@ -125,8 +117,8 @@ def cg(
     rtol : float
         The residual's norm at the end, over that of `b`. Less than a 16th of the precision (``numpy.finfo(...).eps``)
         counts as that: below it the residual that iterations update has nothing to do with the true one.
-    maxiter : int
-        Where to stop in any case: compare ``residual`` with `rtol`.
+    maxiter : int, optional
+        The most iterations. Default: ``10 * n``.
     check_every : int
         Iterations from one test of the residual to the next; between them no GPU waits for the host.
     timeout : float
@@ -139,9 +131,10 @@ def cg(
 
     Returns
     -------
-    Solution
-        x has the dtype of ``A @ b``, or double precision if that is an integer dtype. Every run on the same workers
-        gives the same bits.
+    cvrarray.linalg.Solution
+        x is a dask array in A's chunks of rows; on a cluster they lie on the workers that hold those rows. It has the dtype
+        of ``A @ b``, or double precision if that is an integer dtype. ``residual`` is as the iteration updates it, and
+        ``traffic`` what an iteration costs. Every run on the same workers gives the same bits.
 
     Raises
     ------
@@ -162,15 +155,17 @@ def cg(
     >>> solution.iterations
     3
     """
+    _check_matrix(A)
     known = {"b": b} if x0 is None else {"b": b, "x0": x0}
     if not (M is None or (isinstance(M, str) and M in ("jacobi", "block_jacobi"))):
         raise ValueError(f"M must be None, 'jacobi' or 'block_jacobi'; got {M!r}")
-    for name, value in (("block_size", 1 if block_size is None else block_size), ("check_every", check_every)):
-        if not (isinstance(value, int | np.integer) and value >= 1):
-            raise ValueError(f"{name} must be an integer of at least 1; got {value!r}")
-    options = (*_limits(rtol, maxiter), M, block_size, int(check_every))
+    limits = arguments.tolerance(rtol, "rtol"), arguments.count(maxiter, "maxiter", 10 * A.shape[0])
+    size = None if block_size is None else arguments.count(block_size, "block_size", 1, 1)
+    options = (*limits, M, size, arguments.count(check_every, "check_every", 1, 1))
     x, answer = _solve("cg", A, known, options, timeout, transport)
-    return Solution(x, answer.iterations, answer.residual, answer.bytes_moved, answer.seconds, answer.transport)
+    converged = bool(answer.residual <= max(rtol, float(np.finfo(x.dtype).eps) / 16))
+    reason = CONVERGED if converged else MAXITER
+    return Solution(x, answer.iterations, answer.residual, converged, reason, traffic=Traffic(*answer[4:]))
 
 
 def power_iteration(
@@ -213,16 +208,9 @@ def power_iteration(
     _check_matrix(A)
     if x0 is None:
         x0 = da.random.default_rng(0).random(A.shape[0], chunks=(A.chunks[0],), dtype=_dtype(A).type(0).real.dtype)
-    x, answer = _solve("power_iteration", A, {"x0": x0}, _limits(rtol, maxiter), timeout, transport)
-    return Eigenpair(answer.value, x, *answer[2:])
-
-
-def _limits(rtol: float, maxiter: int) -> tuple[float, int]:
-    if not 0 <= rtol < float("inf"):
-        raise ValueError(f"rtol must be a number of at least 0; got {rtol!r}")
-    if not (isinstance(maxiter, int | np.integer) and maxiter >= 0):
-        raise ValueError(f"maxiter must be an integer of at least 0; got {maxiter!r}")
-    return float(rtol), int(maxiter)
+    limits = arguments.tolerance(rtol, "rtol"), arguments.count(maxiter, "maxiter", 1000)
+    x, answer = _solve("power_iteration", A, {"x0": x0}, limits, timeout, transport)
+    return Eigenpair(answer.value, x, answer.iterations, answer.residual, Traffic(*answer[4:]))
 
 
 def _check_matrix(A: Any) -> None:

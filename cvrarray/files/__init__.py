@@ -21,7 +21,6 @@ import gzip
 import io
 import os
 import stat
-import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -37,8 +36,7 @@ from ..core.tables import CSR
 from ..input import coercion
 from ..input.limits import Limit
 from . import cvra, matrix_market, npz
-from .archive import RawFile, members
-from .guards import naming, uncompressed
+from .guards import members, naming, uncompressed
 
 
 def read(
@@ -83,52 +81,20 @@ def read(
     ...
     ValueError: ...tall.mtx: line 2: 100000 rows need 1.6 MiB; the limit for a file of 65 bytes is 1 MiB. ...
     """
-    with _reading(path) as update:
-        found = _read(path, update, max_bytes)
-    return asarray(found, format=format, device=device)
+    return asarray(_read(path, max_bytes), format=format, device=device)
 
 
-def read_csr(
-    path: str | os.PathLike[str],
-    progress: Callable[[int, int], object] | None = None,
-    *,
-    max_bytes: int | str | None = None,
-) -> Any:
-    """The matrix in a file as a canonical ``scipy.sparse.csr_array``: sorted, duplicates summed, explicit zeros kept.
-    float16, which SciPy does not hold, becomes float32.
+def read_csr(path: str | os.PathLike[str], *, max_bytes: int | str | None = None) -> Any:
+    """The matrix in a file as a canonical ``scipy.sparse.csr_array``; parameters and errors of :func:`read`.
 
-    Parameters
-    ----------
-    path
-        As for :func:`read`. Matrix Market: all of its fields (a pattern's entries are 1.0) and symmetries, coordinates
-        and dense arrays (whose zeros are not stored).
-    progress
-        Called with (bytes read, bytes of the file) as reading goes on.
-    max_bytes
-        As for :func:`read`.
-
-    Raises
-    ------
-    As :func:`read` does.
+    Explicit zeros are kept. float16, which SciPy does not hold, becomes float32.
     """
-    with _reading(path) as update:
-        return _as_scipy(_read(path, progress or update, max_bytes))
+    return _as_scipy(_read(path, max_bytes))
 
 
-def read_stored(
-    path: str | os.PathLike[str],
-    progress: Callable[[int, int], object] | None = None,
-    *,
-    max_bytes: int | str | None = None,
-) -> Any:
-    """The matrix in a file as it is stored: an array of ours on the CPU from a file of ours, else as :func:`read_csr`.
-
-    Raises
-    ------
-    As :func:`read` does.
-    """
-    with _reading(path) as update:
-        found = _read(path, progress or update, max_bytes)
+def read_stored(path: str | os.PathLike[str], *, max_bytes: int | str | None = None) -> Any:
+    """The matrix in a file as it is stored: an array of ours on the CPU from a file of ours, else as :func:`read_csr`."""
+    found = _read(path, max_bytes)
     return found if isinstance(found, SparseArray) else _as_scipy(found)
 
 
@@ -139,7 +105,7 @@ def _as_scipy(found: CSR | SparseArray) -> Any:
     return csr_array((csr.data.astype(coercion.wide(csr.data.dtype), copy=False), csr.indices, csr.indptr), shape=csr.shape)
 
 
-def save(path: str | os.PathLike[str], A: SparseArray, progress: Callable[[int], object] | None = None) -> None:
+def save(path: str | os.PathLike[str], A: SparseArray) -> None:
     """Write an array of ours to a file, by convention ``*.cvra``, that :func:`load` maps into memory.
 
     Where values are stored in few bytes (``A.plan`` says so), the file has version 2 of the format, else version 1. To
@@ -154,8 +120,6 @@ def save(path: str | os.PathLike[str], A: SparseArray, progress: Callable[[int],
         A link stays one, and a file that is replaced hands on its mode.
     A
         A :class:`cvrarray.CVRArray` or :class:`cvrarray.BBCSRArray`.
-    progress
-        Called with the bytes written so far (they come to little more than ``A.nbytes``).
 
     Raises
     ------
@@ -177,7 +141,7 @@ def save(path: str | os.PathLike[str], A: SparseArray, progress: Callable[[int],
     if isinstance(A, TransposedArray):  # a file holds tables, and a view has none
         A = A.copy()
     with shown(f"writing {os.path.basename(os.fsdecode(path))}", A.nbytes, "B") as update:
-        with replacing(path, progress or update) as file:
+        with replacing(path, update) as file:
             cvra.write(file, A)
 
 
@@ -214,7 +178,7 @@ def load(path: str | os.PathLike[str], *, device: Any = None, verify: bool = Tru
     """
     path = os.fsdecode(path)
     target = devices.CPU if device is None else devices.parse(device)
-    with _reading(path), naming(path), _open(path) as file:
+    with _reading(path) as update, naming(path), _open(path, update) as file:
         head = file.peek(_HEAD)[:24]
         if not head.startswith(_ZIP):
             raise ValueError(f"must be a file of cvrarray.save; it begins with {head!r}. Try cvrarray.read")
@@ -236,14 +200,12 @@ def _reading(path: str | os.PathLike[str]) -> AbstractContextManager[Update]:
     return shown(f"reading {os.path.basename(os.fsdecode(path))}", unit="B")
 
 
-def _read(
-    path: str | os.PathLike[str], progress: Callable[[int, int], object] | None = None, max_bytes: int | str | None = None
-) -> CSR | SparseArray:
+def _read(path: str | os.PathLike[str], max_bytes: int | str | None) -> CSR | SparseArray:
     """The matrix in a file of any kind; an array of ours where it is a file of ours."""
     path = os.fsdecode(path)
     Limit(0, max_bytes)  # a wrong one is no fault of the file
     found: CSR | SparseArray
-    with naming(path), _open(path, progress) as file:
+    with _reading(path) as update, naming(path), _open(path, update) as file:
         size = os.fstat(file.fileno()).st_size
         limit = Limit(size, max_bytes)
         head = file.peek(_HEAD)
@@ -255,12 +217,11 @@ def _read(
                     found = array = cvra.read(file, archive, verify=True)
                     array.check()
                 else:
-                    found = npz.read(file, archive, limit)
+                    found = npz.read(archive, limit)
         else:
             text, most = uncompressed(file, head)
             found = _read_text(text, most * size, limit)
-    if progress is not None:
-        progress(size, size)
+        update(size, size)
     return found
 
 
@@ -281,48 +242,30 @@ def _read_text(file: BinaryIO | gzip.GzipFile, size: int, limit: Limit) -> CSR:
 # ------------------------------------------------------------------------------------------------ open and replace
 
 
-class _MeteredFile(RawFile):
-    """A file that tells how much of it has been read."""
+class _MeteredFile(io.FileIO):
+    """A file that tells how far it has been read or written, and how long it is."""
 
-    def __init__(self, path: str, progress: Callable[[int, int], object]):
-        super().__init__(path)
-        self._progress, self._done, self._size = progress, 0, os.fstat(self.fileno()).st_size
-        self._counting = threading.Lock()
+    def __init__(self, path: str, update: Update, mode: str = "r", opener: Callable[[str, int], int] | None = None):
+        super().__init__(path, mode, opener=opener)
+        self._update, self._size = update, os.fstat(self.fileno()).st_size
 
-    def readinto(self, buffer: Any) -> int:
-        return self._counted(super().readinto(buffer))
+    def readinto(self, buffer: Any) -> int | None:
+        n_bytes = super().readinto(buffer)
+        self._update(self.tell(), self._size)
+        return n_bytes
 
-    def read_at(self, memory: memoryview, begin: int) -> int:
-        return self._counted(super().read_at(memory, begin))
-
-    def _counted(self, n_bytes: int) -> int:
-        with self._counting:
-            self._done = min(self._done + n_bytes, self._size)  # a zip's directory is read twice
-            self._progress(self._done, self._size)
+    def write(self, buffer: Any) -> int:
+        n_bytes = super().write(buffer)
+        self._update(self.tell(), self._size)
         return n_bytes
 
 
-def _open(path: str, progress: Callable[[int, int], object] | None = None) -> io.BufferedReader:
+def _open(path: str, update: Update) -> io.BufferedReader:
     """A regular file, open for reading. (Opening a pipe could wait for ever.)"""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise ValueError("must be a regular file. Write the data to one first")
-    raw = RawFile(path) if progress is None else _MeteredFile(path, progress)
-    return io.BufferedReader(raw, _BUFFER)
-
-
-class _MeteredOutput(io.FileIO):
-    """A file that tells how much has been written to it."""
-
-    def __init__(self, path: str, progress: Callable[[int], object], opener: Callable[[str, int], int] | None):
-        super().__init__(path, "x", opener=opener)
-        self._progress, self._done = progress, 0
-
-    def write(self, buffer: Any) -> int:
-        n_bytes = super().write(buffer)
-        self._done += n_bytes
-        self._progress(self._done)
-        return n_bytes
+    return io.BufferedReader(_MeteredFile(path, update), _BUFFER)
 
 
 def check_target(path: str | os.PathLike[str]) -> str:
@@ -345,13 +288,11 @@ def check_target(path: str | os.PathLike[str]) -> str:
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str], progress: Callable[[int], object] | None = None) -> Iterator[BinaryIO]:
+def replacing(path: str | os.PathLike[str], update: Update = lambda *done: None) -> Iterator[BinaryIO]:
     """A new file, open for writing, that takes the place of `path` once all went well and is gone if not.
 
     It has the mode of the file that it replaces, from the start, so that nobody reads it who might not read that one.
-    `progress` is called with the bytes written so far.
+    `update` is called with the bytes written so far.
     """
-    target = check_target(path)
-    metered = None if progress is None else partial(_MeteredOutput, progress=progress)
-    with atomic.replacing(target, metered) as file:
+    with atomic.replacing(check_target(path), partial(_MeteredFile, update=update, mode="x")) as file:
         yield file

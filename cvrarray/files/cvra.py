@@ -28,7 +28,6 @@ import math
 import struct
 import zipfile
 import zlib
-from functools import partial
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -44,12 +43,13 @@ from ..core.tables import WARP, mask_dtype
 from ..formats import FORMATS
 from ..input import coercion
 from . import npz
-from .archive import StoredZip, begin_of, members
-from .guards import naming
+from .guards import members, naming
 
 HEADER = "cvrarray.json"  #: the member that tells a file of ours from other zips
 
 _ALIGNMENT = 64
+_LOCAL_HEADER = 30  # bytes of a zip, before a member's name
+_SECRET = 0x1 | 0x20 | 0x40  # flags of what is encrypted, or a patch of something else
 _HEAD = 1 << 14  # bytes of an array's member that are looked at; none has a longer header
 #: dtypes that values may have
 _VALUE_DTYPES = ["|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16"]
@@ -59,12 +59,13 @@ def write(file: BinaryIO, A: SparseArray) -> None:
     """Write `A` to an empty `file`; an array on a GPU is copied to the host table by table."""
     assert isinstance(A, FormatArray)
     header, arrays = describe(A)
-    archive = StoredZip(file)
-    archive.add(_aligned_member(HEADER, file.tell()), lambda stream: stream.write(json.dumps(header).encode()))
-    for name, array in arrays.items():
-        host = np.ascontiguousarray(devices.move(array, devices.CPU), on_disk(array.dtype))
-        archive.add(_aligned_member(f"{name}.npy", file.tell()), partial(np.lib.format.write_array, array=host, version=(1, 0)))
-    archive.close()
+    with zipfile.ZipFile(file, "w") as archive:
+        with archive.open(_aligned_member(HEADER, file.tell()), "w", force_zip64=True) as stream:
+            stream.write(json.dumps(header).encode())
+        for name, array in arrays.items():
+            host = np.ascontiguousarray(devices.move(array, devices.CPU), on_disk(array.dtype))
+            with archive.open(_aligned_member(f"{name}.npy", file.tell()), "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, host, (1, 0))
 
 
 def read(file: BinaryIO, archive: zipfile.ZipFile, verify: bool) -> SparseArray:
@@ -110,8 +111,8 @@ def _aligned_member(name: str, offset: int) -> zipfile.ZipInfo:
     The pad is the extra field 0xD935 (alignment, then zeros), known to Android's zipalign and Apache Commons Compress.
     An npy header is a multiple of 64 long, so the values are aligned too.
     """
-    local_header, pad_header, zip64_extra = 30, 6, 20
-    pad = -(offset + local_header + len(name) + pad_header + zip64_extra) % _ALIGNMENT
+    pad_header, zip64_extra = 6, 20
+    pad = -(offset + _LOCAL_HEADER + len(name) + pad_header + zip64_extra) % _ALIGNMENT
     member = zipfile.ZipInfo(name)
     member.create_system = 3  # Unix, wherever we are: so that the same array makes the same file
     member.extra = struct.pack("<HHH", 0xD935, 2 + pad, _ALIGNMENT) + bytes(pad)
@@ -120,9 +121,15 @@ def _aligned_member(name: str, offset: int) -> zipfile.ZipInfo:
 
 def _content(buffer: np.ndarray, member: zipfile.ZipInfo, verify: bool) -> slice:
     """Where a member's content lies in `buffer`, the mapped file."""
-    if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
+    if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & _SECRET:
         raise ValueError("is compressed or encrypted, and so cannot be mapped. Save the array again")
-    begin = begin_of(member, lambda first, n_bytes: buffer[first : first + n_bytes].tobytes(), buffer.size)
+    name = member.filename.encode()
+    local = buffer[member.header_offset :][: _LOCAL_HEADER + len(name)].tobytes()
+    name_size, extra_size = struct.unpack_from("<HH", local, 26) if len(local) >= _LOCAL_HEADER else (0, 0)
+    begin = member.header_offset + _LOCAL_HEADER + name_size + extra_size
+    is_there = local[:4] == b"PK\3\4" and local[_LOCAL_HEADER:] == name and name_size == len(name)
+    if not is_there or member.compress_size != member.file_size or begin + member.file_size > buffer.size:
+        raise ValueError("is not where the zip's directory says. The file is damaged")
     content = slice(begin, begin + member.file_size)
     if verify and zlib.crc32(buffer[content]) != member.CRC:
         raise ValueError("does not match its checksum. The file is damaged")
@@ -135,21 +142,13 @@ def _map_array(
     """A member's array where it lies in the mapped file, which `buffer` views; on a big-endian machine a copy."""
     content = _content(buffer, member, verify)
     head = buffer[content][:_HEAD].tobytes()
-    first = content.start + (_written_header(head, dtype, shape) or _read_header(head, dtype, shape))
+    first = content.start + _read_header(head, dtype, shape)
     if content.stop - first != math.prod(shape) * np.dtype(dtype).itemsize:
         raise ValueError(f"must hold {dtype} of shape {shape}; it holds {content.stop - first} bytes")
     if first % _ALIGNMENT:
         raise ValueError(f"must have values at a multiple of {_ALIGNMENT} bytes; got {first}. Save the array again")
     array = np.ndarray(shape, dtype, mapped, first)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
-
-
-def _written_header(head: bytes, dtype: str, shape: tuple[int, ...]) -> int:
-    """Bytes of an npy header if it is, letter by letter, what NumPy writes of such an array; else 0."""
-    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode()
-    end = 10 + int.from_bytes(head[8:10], "little")
-    is_so = head[:8] == b"\x93NUMPY\1\0" and head[10:end].rstrip() == text and end <= len(head)
-    return end if is_so else 0
 
 
 def _read_header(head: bytes, dtype: str, shape: tuple[int, ...]) -> int:

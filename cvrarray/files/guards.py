@@ -37,6 +37,14 @@ def uncompressed(file: Any, head: bytes) -> tuple[Any, int]:
     return file, 1
 
 
+def members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """A zip's members by name; none stands there twice, or before the file's beginning."""
+    by_name = {member.filename: member for member in archive.infolist()}
+    if len(by_name) != len(archive.infolist()) or any(member.header_offset < 0 for member in by_name.values()):
+        raise ValueError("has a zip directory that cannot be right. The file is damaged")
+    return by_name
+
+
 @contextmanager
 def naming(subject: str) -> Iterator[None]:
     """What broken contents raise, in our own checks or in the libraries that read, as a ValueError about `subject`."""

@@ -54,10 +54,6 @@ _FIELDS = {**dict(zip(_VALUE, _VALUE, strict=True)), "double": "real"}
 #: dtypes of values, by field; a pattern has none.
 _DTYPES = {"pattern": "", "integer": "i8", "unsigned-integer": "u8", "real": "f8", "complex": "c16"}
 
-#: Bits of a value's words, real and imaginary part, that its mirror image has the other way; and what it has more.
-_SIGN = 1 << 63
-_MIRROR = {"symmetric": ((0, 0), 0), "skew-symmetric": ((_SIGN, _SIGN), 0), "hermitian": ((0, _SIGN), 0)}
-
 _HEADER_BYTES = 1 << 12  # read at a time until the entries begin
 _LEFT = 1 << 10  #: lines of a block that compiled code leaves at a time
 
@@ -321,12 +317,10 @@ def _parse_header(banner: bytes, sizes: bytes, line: int) -> _Header:
 
 def _mirrored(row: np.ndarray, col: np.ndarray, val: np.ndarray, header: _Header) -> tuple[np.ndarray, ...]:
     """The triplets of a matrix of which a half is given where it has a symmetry; either half will do, never both."""
-    symmetry, n = header.symmetry, header.n_rows
+    symmetry = header.symmetry
     if symmetry == "general":
         return row, col, val
-    row, col = (place.astype(coercion.index_dtype((n, n)), copy=False) for place in (row, col))
-    kernels = devices.CPU.backend("symmetry")
-    below, above = kernels.halves(row, col)
+    below, above = np.count_nonzero(row > col), np.count_nonzero(row < col)
     if symmetry != "symmetric" and below + above < row.size:
         _check_diagonal(row, col, val, symmetry)
     if symmetry == "skew-symmetric" and val.dtype.kind == "i" and (val == np.iinfo(val.dtype).min).any():
@@ -334,11 +328,10 @@ def _mirrored(row: np.ndarray, col: np.ndarray, val: np.ndarray, header: _Header
         raise ValueError(f"entry ({i}, {j}): {val.min()} has no negative in {val.dtype}, for entry ({j}, {i})")
     if below and above:
         _require_one_of_each(row, col, header)
-    flip, plus = _MIRROR[symmetry]
-    if (symmetry, val.dtype.kind) == ("skew-symmetric", "i"):  # the complement, and one
-        flip, plus = (2**64 - 1, 0), 1
-    found: tuple[np.ndarray, ...] = kernels.mirrored(row, col, val, flip, plus, above > below)
-    return found
+    off = row != col
+    mirrored = val[off].conj() if symmetry == "hermitian" else -val[off] if symmetry == "skew-symmetric" else val[off]
+    halves = [(row, col, val), (col[off], row[off], mirrored)]  # entries in order of rows or columns stay so
+    return tuple(map(np.concatenate, zip(*halves[:: -1 if above > below else 1], strict=True)))
 
 
 def _check_diagonal(row: np.ndarray, col: np.ndarray, val: np.ndarray, symmetry: str) -> None:

@@ -26,15 +26,18 @@ import math
 import re
 import zipfile
 from collections.abc import Collection
-from typing import BinaryIO
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import IO, BinaryIO
 
 import numpy as np
 
+from ..core import devices
 from ..core.tables import CSR
+from ..core.threads import get_num_threads
 from ..input import coercion
 from ..input.limits import Limit
-from .archive import contents, members
-from .guards import naming
+from .guards import BLOCK, members, naming
 
 _NAMES = ("format", "shape", "data", "indptr", "indices", "offsets", "row", "col", "coords", "compressed_axes", "fill_value")
 
@@ -46,7 +49,7 @@ _HEADER = re.compile(
 _MOST_HEADER = 10_000  # bytes, as NumPy has it
 
 
-def read(file: BinaryIO, archive: zipfile.ZipFile, limit: Limit) -> CSR:
+def read(archive: zipfile.ZipFile, limit: Limit) -> CSR:
     """Canonical CSR of the matrix in an .npz, for which no more than `limit` is asked for.
 
     Raises
@@ -61,11 +64,20 @@ def read(file: BinaryIO, archive: zipfile.ZipFile, limit: Limit) -> CSR:
     if not wanted:
         raise ValueError(_unknown("", found))
     limit.require(sum(member.file_size for member in wanted.values()), "the arrays promised need")
-    arrays = {}
-    for (name, member), content in zip(wanted.items(), contents(file, list(wanted.values()), archive), strict=True):
-        with naming(f"member {member.filename}"):
-            arrays[name] = _array(content)
-    return _from_arrays(arrays, limit)
+    with ExitStack() as opened:
+        # before any is read: Python 3.12 and 3.13 open a member where a thread that reads another one has left the file
+        # (python/cpython#128258)
+        streams = [opened.enter_context(_opened(archive, member)) for member in wanted.values()]
+        # inflating and checksums leave the interpreter to others
+        pool = opened.enter_context(ThreadPoolExecutor(get_num_threads()))
+        return _from_arrays(dict(zip(wanted, pool.map(_array, wanted.values(), streams), strict=True)), limit)
+
+
+def _opened(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> IO[bytes]:
+    with naming(f"member {member.filename}"):
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # of others a block may hold any number
+            raise ValueError(f"must be stored or deflated, as NumPy does; got compression method {member.compress_type}")
+        return archive.open(member)
 
 
 def read_npy_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -87,14 +99,20 @@ def read_npy_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
     return shape, found["fortran_order"] == "True", dtype
 
 
-def _array(content: np.ndarray) -> np.ndarray:
-    """The array in the bytes of a member. ``numpy.load`` would ask for the memory that its header claims."""
-    stream = io.BytesIO(content[: _MOST_HEADER + 12].tobytes())
-    shape, fortran_order, dtype = read_npy_header(stream)
-    n_bytes = content.size - stream.tell()
-    if math.prod(shape) * dtype.itemsize != n_bytes or not dtype.itemsize:  # without bytes, any number would fit
-        raise ValueError(f"must hold {dtype} values of shape {shape}; it holds {n_bytes} bytes")
-    return np.ndarray(shape, dtype, content, stream.tell(), order="F" if fortran_order else "C")
+def _array(member: zipfile.ZipInfo, stream: IO[bytes]) -> np.ndarray:
+    """The array in a member. ``numpy.load`` would ask for the memory that its header claims."""
+    with naming(f"member {member.filename}"):
+        content = devices.CPU.backend("runtime.memory").empty(member.file_size, np.uint8)
+        n_read = 0
+        while block := stream.read(BLOCK):  # ends with an error where the checksum is wrong
+            content[n_read : n_read + len(block)] = np.frombuffer(block, np.uint8)
+            n_read += len(block)
+        head = io.BytesIO(content[: min(n_read, _MOST_HEADER + 12)].tobytes())
+        shape, fortran_order, dtype = read_npy_header(head)
+        n_bytes = n_read - head.tell()
+        if math.prod(shape) * dtype.itemsize != n_bytes or not dtype.itemsize:  # without bytes, any number would fit
+            raise ValueError(f"must hold {dtype} values of shape {shape}; it holds {n_bytes} bytes")
+        return np.ndarray(shape, dtype, content, head.tell(), order="F" if fortran_order else "C")
 
 
 def _from_arrays(arrays: dict[str, np.ndarray], limit: Limit) -> CSR:

@@ -11,17 +11,8 @@ import numpy as np
 from ..core import few_columns, sharing
 from ..core.arrays import Run
 from ..core.tables import CSR, WARP, BBCSRTables, Measured, Wanted, mask_dtype
-from . import (
-    bbcsr_matmat,
-    bbcsr_rows,
-    distinct,
-    left_in_l2,
-    prefix,
-    rows_as_entries,
-    short_rows,
-)
+from . import bbcsr_matmat, bbcsr_rows, distinct, left_in_l2, plan, prefix, row_lanes, rows_as_entries
 from .bbcsr_lengths import Lengths
-from .bbcsr_reads import reads_alike, reads_apart
 from .bbcsr_tables import BLOCK, as_struct, is_wide, mean_blocks, n_slots, threads
 from .captures import synchronize
 from .compiler import LONG_ROWS_OF_X, ROWS_OF_X, STORED, Kernel
@@ -32,17 +23,27 @@ from .properties import processors
 from .words import WORDS
 
 THREADS_OF_RUNS = 256  # that share a bin of long rows
-TILE_WIDTH = 16  # entries of a row that a conversion reads at a time, in blocks of 1: 16 or 32
-#: Rows with more than LONG entries are long. Their columns may be far apart (:func:`is_far`).
-LONG = 40
-#: Where all warps read the same parts of x (:func:`.bbcsr_reads.reads_alike`): each warp that shares a row has FEWEST of its
-#: entries at least, and sharing makes no more than ALIKE_WARPS a multiprocessor. Where there are more, x is SMALL_X bytes or
-#: not: entries in flight then.
-FEWEST, ALIKE_WARPS, SMALL_X = 4, 48, 1 << 19
-ONE_WAVE = 48  #: warps that a multiprocessor holds whose loads are all under way at once (:func:`loads_at_once`)
-#: Where the rows of a bin read other sectors of x each (:func:`.bbcsr_reads.reads_apart`), neighbouring bins mostly need some
-#: of these too. So as many bins as possible are on one multiprocessor, in blocks of so many threads.
+#: Rows with more entries are long: where they decide how many are in flight, and where runs of whole rows are read as such.
+LONG, LONG_RUN = 16, 40
+#: Threads of a block whose multiprocessor has as many neighbouring bins as possible: they mostly need the same sectors of x.
 THREADS_NEAR = 512
+
+
+class Layout(NamedTuple):
+    """How warps multiply by bins of single columns. No bit of a row that one warp has depends on it."""
+
+    in_flight: int = 0  #: entries of a row in wide bins that are loaded together; 0: as many as :func:`unroll` says
+    at_once: bool = False  #: a warp waits once for a round's loads, which takes registers: fewer warps are on a multiprocessor
+    near: bool = False  #: neighbouring bins are on one multiprocessor
+
+
+#: The candidates of ``A @ x`` by name, and those for rows of more than LONG entries in wide bins (:func:`reads_anywhere`): with
+#: fewer entries in flight all warps together read a smaller part of x at a time, which caches hold.
+LAYOUTS = {"bins, at once": Layout(at_once=True), "bins": Layout(), "bins, near": Layout(near=True)}
+LAYOUTS_ANYWHERE = {"bins, few": Layout(4, True, True), "bins, fewer": Layout(2, True, True)}
+#: Then warps that share a row have FEWEST of its entries at least, and are no more than WARPS_ANYWHERE a multiprocessor. Bins
+#: with more slots than EVEN times their entries end late if few warps share them.
+FEWEST, WARPS_ANYWHERE, EVEN = 4, 48, 4 / 3
 
 
 def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
@@ -62,12 +63,6 @@ def group(block_size: int) -> int:
     return 1 << (block_size - 1).bit_length()
 
 
-def tiles_in_a_block(value: np.dtype, index: np.dtype, width: int) -> int:
-    """Warps a block of ``bbcsr_fill``, each with a tile of values and columns in the 48 KB of shared memory."""
-    size = WARP * (width + 1) * (np.dtype(value).itemsize + np.dtype(index).itemsize)
-    return next(n for n in (4, 2, 1) if n * size <= 48 << 10)
-
-
 SIZES = (1, 2, 3, 6, 7, 32)  # of blocks, that are compiled without a GPU
 COUNTED = [(*dtypes, size) for dtypes in (("int32", "int32"), ("int64", "int64")) for size in SIZES if size > 1]
 
@@ -76,21 +71,10 @@ BINS = Kernel("bbcsr_convert", "bbcsr_bins", [("int32",), ("int64",)])
 FILL = Kernel(
     "bbcsr_convert",
     "bbcsr_fill",
-    [
-        ("int32", "int32", "bool"),
-        ("int32", "int32", "float16"),
-        ("int32", "int32", "complex128"),
-        ("int64", "int64", "complex128"),
-    ],
-    lambda pointer, index, value: (pointer, index, value, tiles_in_a_block(value, index, TILE_WIDTH), TILE_WIDTH),
+    [("int32", "int32", word) for word in WORDS.values()] + [("int64", "int64", "uint64")],
+    lambda pointer, index, word: (pointer, index, word, warps_of_tiles(word)),
 )
 COLUMNS = Kernel("bbcsr_convert", "bbcsr_columns", COUNTED)
-FILL_RUNS = Kernel(
-    "bbcsr_convert",
-    "bbcsr_fill_runs",
-    [("int32", "int32", word, 3) for word in WORDS.values()] + [("int64", "int64", "uint64", 6)],
-    lambda pointer, index, word, size: (pointer, index, word, size, THREADS_OF_RUNS, numbers_of_runs(word)),
-)
 FILL_HOLES = Kernel(
     "bbcsr_convert",
     "bbcsr_fill_holes",
@@ -117,8 +101,8 @@ MATVEC = Kernel(
         for dtypes in [*STORED, *ROWS_OF_X, *LONG_ROWS_OF_X]
         for how in (
             ("int32", 1, 0, 1, False, BLOCK, left_in_l2.ALL, True),
-            ("int32", 1, 4, 16, False, THREADS_NEAR, left_in_l2.ALL, True),
-            ("int32", 1, 2, 1, False, THREADS_NEAR, left_in_l2.NONE, False),
+            ("int32", 1, 0, 16, False, THREADS_NEAR, left_in_l2.ENDS, False),
+            ("int32", 1, 2, 1, False, THREADS_NEAR, left_in_l2.ALL, True),
             ("int32", 3, 0, 2, False, BLOCK, left_in_l2.ENDS, False),
             ("int32", 6, 0, 1, True, BLOCK, left_in_l2.ALL, False),
             ("int64", 7, 0, 4, True, BLOCK, left_in_l2.ENDS, False),
@@ -158,36 +142,19 @@ def convert(csr: CSR, block_size: int) -> BBCSRTables:
     )
     if not n_bins:
         return tables
-    if block_size > 1 and not has_holes:
-        _fill_blocks(csr, tables, narrow_ptr)
+    columns = struct(bin_rowptr, narrow_ptr, col_base, col_ptr, col_narrow, col_wide)
+    arrays = csr.indptr, csr.indices, csr.data, np.int64(n_rows), np.int64(n_bins), columns, tables.data
+    if has_holes:
+        grid = blocks(-(-n_bins * WARP // block_size) * group(block_size), BLOCK)
+        FILL_HOLES(pointer, index, value, block_size)(grid, (BLOCK,), (*arrays, present))
+    elif block_size == 1:
+        word = WORDS[value.itemsize]
+        threads = WARP * warps_of_tiles(word)
+        FILL(pointer, index, word)(blocks(n_bins * WARP, threads), (threads,), arrays)
     else:
-        inputs = (
-            csr.indptr, csr.indices, csr.data, np.int64(n_rows), np.int64(n_bins), bin_rowptr, np.uint64(narrow_ptr), col_base,
-            tables.col_ptr, tables.data, tables.col_narrow, tables.col_wide,
-        )  # fmt: skip
-        if has_holes:
-            FILL_HOLES(pointer, index, value, block_size)(
-                blocks(-(-n_bins * WARP // block_size) * group(block_size), BLOCK), (BLOCK,), (*inputs, tables.present)
-            )
-        else:
-            warps = tiles_in_a_block(value, index, TILE_WIDTH)
-            FILL(pointer, index, value)(blocks(n_bins * WARP, warps * WARP), (warps * WARP,), inputs)
+        _fill_values(tables, csr.indptr, csr.data, tables.data)
+        COLUMNS(pointer, index, block_size)(blocks(n_bins * WARP, BLOCK), (BLOCK,), (*arrays[:2], *arrays[3:6]))
     return tables
-
-
-def _fill_blocks(csr: CSR, t: BBCSRTables, narrow_ptr: int) -> None:
-    """Columns and values of blocks of 2 or more without holes."""
-    n_rows, n_bins, how = np.int64(csr.shape[0]), t.col_base.size, (csr.indptr.dtype, csr.indices.dtype)
-    columns = struct(t.bin_rowptr, narrow_ptr, t.col_base, t.col_ptr, t.col_narrow, t.col_wide)
-    if has_long_rows(t.data, n_bins):
-        FILL_RUNS(*how, WORDS[t.data.itemsize], t.block_size)(
-            (n_bins,), (THREADS_OF_RUNS,), (csr.indptr, csr.indices, csr.data, n_rows, columns, t.data)
-        )
-    else:
-        _fill_values(t, csr.indptr, csr.data, t.data)
-        COLUMNS(*how, t.block_size)(
-            blocks(n_bins * WARP, BLOCK), (BLOCK,), (csr.indptr, csr.indices, n_rows, np.int64(n_bins), columns)
-        )
 
 
 def _measured(csr: CSR, block_size: int) -> Measured:
@@ -235,16 +202,37 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
 
     `x` and `y` are contiguous and `dtype`, the product's, as are the scalars.
     """
-    t, size, n_bins = tables, tables.block_size, tables.col_base.size
-    even = short_rows.product(t, dtype, partial(slots_by_rows, t)) if size == 1 else None
+    t = tables
+    even = row_lanes.product(t, dtype, partial(slots_by_rows, t)) if t.block_size == 1 else None
     if even is not None:
         return even
-    bins, (sharers, in_flight, near) = as_struct(t), schedule(t, dtype.itemsize)
+    ways = [plan.Candidate(name, partial(_product, t, dtype, layout)) for name, layout in layouts(t, dtype).items()]
+    return plan.fastest(ways, t.bin_rowptr, ("A @ x", dtype))
+
+
+def layouts(t: BBCSRTables, dtype: np.dtype) -> dict[str, Layout]:
+    """The candidates; the first serves first products. Warps that share a row take its entries by as many as are in flight, so
+    all candidates have the same number then.
+    """
+    if t.block_size > 1 or not t.nnz:
+        return {"bins": Layout()}
+    fits = dtype.itemsize <= 8  # the registers, with all loads at once
+    found = LAYOUTS if fits else {name: layout for name, layout in LAYOUTS.items() if not layout.at_once}
+    if reads_anywhere(t):
+        few = {name: layout._replace(at_once=fits) for name, layout in LAYOUTS_ANYWHERE.items()}
+        found = few | found if _sharers(t, dtype.itemsize) == 1 else {name: few[name] for name in ("bins, few",)}
+    return found
+
+
+def _product(t: BBCSRTables, dtype: np.dtype, layout: Layout) -> Run:
+    """:func:`product` by this layout."""
+    bins, n_bins, size, sharers = as_struct(t), t.col_base.size, t.block_size, _sharers(t, dtype.itemsize)
+    in_flight, at_once, near = layout
     n_threads = THREADS_NEAR if near else threads(sharers)
     n_kept = n_bins if in_flight else left_in_l2.kept_at_ends(t, n_bins)
     multiply = MATVEC(
         distinct.kind(t.data, t.distinct), dtype, t.col_wide.dtype, size, in_flight, sharers, t.present is not None, n_threads,
-        left_in_l2.kept(n_kept, n_bins), loads_at_once(t, dtype.itemsize, sharers, in_flight),
+        left_in_l2.kept(n_kept, n_bins), at_once,
     )  # fmt: skip
     n_blocks = -(-n_bins * sharers * WARP // n_threads)
     grid = in_columns(n_blocks) if near else (max(1, n_blocks),)
@@ -252,58 +240,27 @@ def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
     return lambda x, y, alpha, beta: multiply(grid, (n_threads,), (bins, x, y, *scaling(alpha, beta), next(turns), ends))
 
 
-class Schedule(NamedTuple):
-    """How a product is shared."""
-
-    sharers: int  # warps of a bin
-    in_flight: int  # entries of wide bins, 0: as many as :func:`unroll` says
-    near: bool  # neighbouring bins on one multiprocessor
-
-
-def schedule(t: BBCSRTables, itemsize: int) -> Schedule:
-    """How a product is shared whose dtype has this size.
-
-    Where all warps read the same parts of `x` (:func:`reads_alike`), what a multiprocessor's warps read at a time is the
-    larger the more warps there are, and the more each has in flight. It should stay in L1: so both are few then. Else
-    bins are shared by :mod:`cvrarray.core.sharing`.
-    """
-    n_bins = t.col_base.size
-    n_processors = processors()
-    if reads_alike(t):
-        most = min(ALIKE_WARPS * n_processors / n_bins, mean_blocks(t) // FEWEST)
-        sharers = max(sharers for sharers in sharing.SHARERS if sharers == 1 or sharers <= most)
-        is_crowded = sharers * n_bins > ALIKE_WARPS * n_processors
-        in_flight = (3 if t.shape[1] * itemsize <= SMALL_X else 2) if is_crowded else 4
-    else:
-        sharers, in_flight = _sharers(t, itemsize, n_processors), 0
-    return Schedule(sharers, in_flight, near=t.block_size == 1 and reads_apart(t, itemsize))
-
-
-def _sharers(t: BBCSRTables, itemsize: int, n_processors: int) -> int:
-    """By the model of waits."""
+def _sharers(t: BBCSRTables, itemsize: int) -> int:
+    """Warps that share a bin, by the model of waits: of the structure and the device alone."""
     n_bins, size = t.col_base.size, t.block_size
     if not 0 < n_bins <= sharing.MOST_BINS:
         return 1
+    if reads_anywhere(t):
+        most = min(WARPS_ANYWHERE * processors() / n_bins, mean_blocks(t) // FEWEST)
+        return max(sharers for sharers in sharing.SHARERS if sharers == 1 or sharers <= most)
     lengths = Lengths(t)
     bins = sharing.Bins(n_bins, float(lengths.bins.mean()), float(lengths.most), size, itemsize, is_wide(t))
-    return sharing.least(bins, n_processors).sharers
+    return sharing.least(bins, processors()).sharers
 
 
-def loads_at_once(t: BBCSRTables, itemsize: int, sharers: int, in_flight: int) -> bool:
-    """Should a warp of single columns have all loads of a round under way at once?
-
-    That takes registers, so that fewer warps are on a multiprocessor: better where they read alike (`in_flight`). Else all
-    of them must be under way at once. Wide bins, and 8 bytes, of which fewer are loaded at a time, wait once without.
-    """
-    if in_flight:
-        return itemsize <= 8
-    is_one_wave = sharers * t.col_base.size <= ONE_WAVE * processors()
-    return t.block_size == 1 and itemsize <= 4 and is_one_wave and not is_wide(t)
+def reads_anywhere(t: BBCSRTables) -> bool:
+    """Are rows of single columns long and even, and these columns so far apart that bins are wide?"""
+    return is_wide(t) and mean_blocks(t) > LONG and n_slots(t) <= EVEN * t.nnz
 
 
 def is_far(t: BBCSRTables) -> bool:
     """Are rows long, and most columns so far apart that bins are wide?"""
-    return t.col_wide.size > t.col_narrow.size and mean_blocks(t) * t.block_size > LONG
+    return t.col_wide.size > t.col_narrow.size and mean_blocks(t) * t.block_size > LONG_RUN
 
 
 def numbers_pay(t: BBCSRTables) -> bool:
@@ -356,7 +313,7 @@ def _fill_values(tables: BBCSRTables, starts: cupy.ndarray, data: cupy.ndarray, 
 
 def has_long_rows(values: cupy.ndarray, n_bins: int) -> bool:
     """Whether runs of whole rows of a value table are long enough to be read as such."""
-    return bool(values.size > LONG * WARP * n_bins)
+    return bool(values.size > LONG_RUN * WARP * n_bins)
 
 
 def numbers_of_runs(word: np.dtype) -> int:

@@ -110,7 +110,6 @@ MATMAT_ROWS = Kernel(
             ("int32", 16, vector_width(product), 3, 2, 8, True, False, "uint32"),
             ("int32", WARP, vector_width(product), 1, 1, 8, False, False, "uint32"),
             ("int32", 1, 1, 3, 1, 12, False, False, "uint32"),
-            ("int32", 2, vector_width(product), 4, 1, 8, True, False, "uint32"),
         )
     ],
     lambda value, product, index, lanes, width, vectors, sharers, loads, is_part, is_cut, offset: (
@@ -257,16 +256,16 @@ def rows_layouts(n_vectors: int, n_rows: int) -> list[tuple[int, int]]:
         whole = 1 << (n_vectors - 1).bit_length(), 1
         return [whole, (1, 3)] if n_vectors == 3 else [whole]
     if n_vectors <= 8:
-        return [(4, 2), (8, 1), (2, -(-n_vectors // 2))]
+        return [(4, 2), (8, 1)]
     if n_vectors <= 12:
         return [(4, 3), (8, 2)]
     if n_vectors % WARP:
         fitting = next((lanes for lanes in (8, 16, WARP) if lanes * MOST_VECTORS >= n_vectors), 8)
         found = [(lanes, -(-n_vectors // (lanes * -(-n_vectors // (lanes * MOST_VECTORS))))) for lanes in (fitting, 8)]
-        return list(dict.fromkeys([*found, (8, 1)]))
+        return list(dict.fromkeys(found))
     wide, narrow = ((16, 4), (WARP, 2)) if n_vectors > WARP else ((8, 4), (16, 2))
     found = [wide, narrow] if n_rows >= MANY_ROWS else [narrow, wide]
-    return list(dict.fromkeys([*found, (8, 4), (8, 1)]))
+    return list(dict.fromkeys([*found, (8, 4)]))
 
 
 def rows_sharers(asked: Asked, layout: tuple[int, int]) -> int:

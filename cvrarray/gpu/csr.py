@@ -5,8 +5,8 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
-from ..core.tables import CSR, NOTHING, Seen, Wanted
-from . import distinct, sorting
+from ..core.tables import CSR, NOTHING, Seen, Sources, Wanted
+from . import assembly, distinct, sorting
 from .compiler import Kernel
 from .launches import NULL, blocks, strided
 from .look import Look, Looked, more, read
@@ -15,9 +15,6 @@ BLOCK = 256
 
 EXTENT = Kernel("csr", "csr_extent", [(row, col) for row in ("int32", "int64") for col in ("int32", "int64")])
 PLACES = Kernel("csr", "csr_places", [(ptr, index) for ptr in ("int32", "int64") for index in ("int32", "int64")])
-SUMMED = [(value,) for value in ("bool", "int8", "uint64", "float16", "float32", "complex64", "complex128")]
-ADD_PLACES = Kernel("csr_sort", "csr_add_places", SUMMED)
-SUM_RUNS = Kernel("csr", "csr_sum_runs", SUMMED)
 
 
 def check(
@@ -105,26 +102,29 @@ def canonical(
             return csr
     buckets = sorting.in_buckets(row, col, shape, val)
     if buckets is not None:
-        indptr, indices, data = buckets.taken() or _sums(buckets.sorted(), val)
+        taken = buckets.taken()
+        if taken is None:
+            found = buckets.sorted()
+            starts = found.starts()
+            columns = found.entries.view(np.int32)[1::2][starts[:-1]]  # the first of a place has no bit above its column
+            taken = cupy.searchsorted(starts[:-1], found.indptr), columns, _sums(found.order(), starts, val)
+        indptr, indices, data = taken
         return CSR(indptr, indices.astype(col.dtype, copy=False), data, shape)
     order, row, col, starts = sorting.grouped(row, col, shape)
-    n_places = starts.size - 1
-    if n_places == val.size:
+    if starts.size - 1 == val.size:
         data = val[order]
     else:
-        data = cupy.empty(n_places, val.dtype)
-        SUM_RUNS(val.dtype)(blocks(n_places, BLOCK), (BLOCK,), (val, order, starts, np.int64(n_places), data))
+        data = _sums(order, starts, val)
         row, col = row[starts[:-1]], col[starts[:-1]]
     return CSR(_offsets(row, n_rows), col, data, shape)
 
 
-def _sums(of: sorting.Sorted, val: cupy.ndarray) -> tuple[cupy.ndarray, cupy.ndarray, cupy.ndarray]:
-    """The arrays of the canonical CSR of sorted coordinates whose values `val` are to be added up."""
-    starts = of.starts()
+def _sums(order: cupy.ndarray, starts: cupy.ndarray, val: cupy.ndarray) -> cupy.ndarray:
+    """Of the values of each place, in their order: `starts` says where in `order` a place begins."""
     n_places = starts.size - 1
-    indices, data = cupy.empty(n_places, np.int32), cupy.empty(n_places, val.dtype)
-    ADD_PLACES(val.dtype)(blocks(n_places, BLOCK), (BLOCK,), (of.entries, starts, np.int64(n_places), val, indices, data))
-    return cupy.searchsorted(starts[:-1], of.indptr), indices, data
+    data = cupy.empty(n_places, val.dtype)
+    assembly.place(Sources(cupy.arange(1, n_places + 1), starts, order, 1), val, data)
+    return data
 
 
 def canonical_rows(csr: CSR) -> CSR:

@@ -39,7 +39,7 @@ LEAST_LENGTH, LEAST_ROW_BYTES, LEAST_BYTES = 64, 256, 200_000_000
 MOST_SLOTS = 1 << 30  # of the matrix: their numbers take 32 bits
 
 COUNT = Kernel("cut_rows", "cut_rows_count", [("int32",), ("int64",)])
-FILL = Kernel("cut_rows", "cut_rows_fill", [("int32",), ("int64",)])
+FILL = Kernel("cut_rows", "cut_rows_fill", [(index, column) for index in ("int32", "int64") for column in (index, "uint16")])
 FINISH = Kernel(
     "cut_rows",
     "cut_rows_finish",
@@ -93,22 +93,43 @@ def cut(t: CVRTables, n_bytes: int, n_chunks: int, nonzeros: Callable[[], CSR]) 
 
 
 def _count(nonzeros: CSR, of: Cut) -> tuple[cupy.ndarray, Counted]:
-    """The sums of the kernel's counts, up to and with each, and what they come to."""
-    n_rows = nonzeros.shape[0]
-    n, parts = 2 * (SEGMENTS + 1) * n_rows, 2 * (SEGMENTS + 1)
-    counts = cupy.zeros(n + prefix.n_states(n), np.int64)
-    COUNT(nonzeros.indices.dtype)(blocks(n // 2, THREADS), (THREADS,), (*_arguments(nonzeros, of), counts))
+    """The sums that :func:`counted` gives, and what they come to."""
     pointer, numbers = host()
-    sums = prefix.sums(counts, n, pointer, parts)
+    sums = counted(nonzeros, (SEGMENTS, of.width, of.least), pointer)
     synchronize()
-    nnz_cut, nnz, everything = (int(numbers[part]) for part in (SEGMENTS - 1, SEGMENTS, parts - 1))
+    nnz_cut, nnz, everything = (int(numbers[part]) for part in (SEGMENTS - 1, SEGMENTS, 2 * SEGMENTS + 1))
     return sums, Counted(everything - nnz, nnz_cut)
 
 
-def _arguments(nonzeros: CSR, of: Cut) -> tuple[Any, ...]:
+def counted(nonzeros: CSR, of: tuple[int, int, int], host: int = 0) -> cupy.ndarray:
+    """Behind a 0, the sums of the kernel's counts up to and with each. `of`: segments, the columns of one, and the nonzeros of
+    a row that is cut, at least. `host` is where memory of the host begins that gets the sum at the end of each segment, or 0.
+    """
+    n_parts = 2 * (of[0] + 1)
+    n = n_parts * nonzeros.shape[0]
+    counts, sums = cupy.zeros(n + prefix.n_states(n), np.int64), cupy.zeros(1 + n, np.int64)
+    COUNT(nonzeros.indices.dtype)(blocks(n // 2, THREADS), (THREADS,), (*_arguments(nonzeros, of), counts))
+    prefix.sums(counts, n, host, n_parts, out=sums[1:])
+    return sums
+
+
+def fill(
+    nonzeros: CSR, of: tuple[int, int, int], sums: cupy.ndarray, ptr: Any, col: cupy.ndarray, slot: cupy.ndarray, number: Any
+) -> None:
+    """Put the nonzeros of pieces side by side: `sums` are those of :func:`counted`; the kernel says what the others are."""
+    n_pieces = (of[0] + 1) * nonzeros.shape[0]
+    FILL(nonzeros.indices.dtype, col.dtype)(
+        blocks(n_pieces * WARP, THREADS),
+        (THREADS,),
+        (*_arguments(nonzeros, of), sums[1:], nonzeros.data, ptr, col, slot, number),
+    )
+
+
+def _arguments(nonzeros: CSR, of: tuple[int, int, int]) -> tuple[Any, ...]:
     """The matrix and its cut, as kernels take them."""
-    n_rows, width, least = np.int64(nonzeros.shape[0]), np.int64(of.width), np.int64(of.least)
-    return nonzeros.indptr, nonzeros.indices, n_rows, np.int32(SEGMENTS), width, least
+    n_segments, width, least = of
+    n_rows = np.int64(nonzeros.shape[0])
+    return nonzeros.indptr, nonzeros.indices, n_rows, np.int32(n_segments), np.int64(width), np.int64(least)
 
 
 class Layout(rechunked.Layout):
@@ -120,8 +141,7 @@ class Layout(rechunked.Layout):
         #: (SEGMENTS + 1, n_rows) the piece of a row in each segment, and behind these that of a row that is not cut; -1: none
         self.number = cupy.empty((SEGMENTS + 1) * n_rows, np.int32)
         ptr, col, slot = cupy.empty(found.n_pieces + 1, index), cupy.empty(nnz, index), cupy.empty(nnz, np.int32)
-        places = sums, nonzeros.data, ptr, col, slot, self.number
-        FILL(index)(blocks(self.number.size * WARP, THREADS), (THREADS,), (*_arguments(nonzeros, of), *places))
+        fill(nonzeros, (SEGMENTS, of.width, of.least), sums, ptr, col, slot, self.number)
         super().__init__(convert(CSR(ptr, col, slot, (found.n_pieces, n_cols)), of.n_chunks))
 
 

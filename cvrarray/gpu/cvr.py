@@ -15,14 +15,12 @@ from . import (
     cvr_matmat,
     distinct,
     left_in_l2,
-    long_rows,
     plan,
     prefix,
     row_lanes,
     rows_as_entries,
     segments,
     shared_memory,
-    short_rows,
 )
 from .captures import synchronize
 from .compiler import ROWS_OF_X, STORED, Kernel
@@ -32,17 +30,18 @@ from .cvr_tables import (
     FEW_WAVES,
     INDICES,
     STEPS,
+    WAVE,
     as_struct,
     blocks_for_empty,
     cuts_of_chunks,
     n_slots,
-    places,
     wave,
     waves,
 )
 from .launches import ACCUMULATE, NULL, PLAIN, SCALE, argument, blocks, scaling, struct, update
 from .look import Look, host, read
 from .memory import leading, together
+from .properties import processors
 from .words import WORDS, as_words
 
 #: Steps that are loaded before the first is multiplied, by the size of the product's dtype. As many warps fit a
@@ -50,12 +49,12 @@ from .words import WORDS, as_words
 UNROLL = {1: 6, 2: 6, 4: 6, 8: 6, 16: 4}
 #: Entries of rows that count as long where columns are far apart, as in BBCSR's ``is_far``.
 LONG = 40
-#: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where there would not be ENOUGH_CHUNKS to keep the device
-#: busy, more (to MAX_STEPS) where rows are longer. Measured: ``docs/measurements/gpu-products.md``.
-MIN_STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 512, 7392
+#: Steps a chunk should have: STEPS, fewer (to MIN_STEPS) where a multiprocessor would not have ENOUGH_CHUNKS to be busy, more
+#: (to MAX_STEPS) where rows are longer. Measured: ``docs/measurements/gpu-products.md``.
+MIN_STEPS, MAX_STEPS, ENOUGH_CHUNKS = 32, 512, 56
 #: A matrix of less than FEW_WAVES waves has a whole number of them, or chunks of LEAST_STEPS where that is fewer. One of
 #: less than a wave has fewer chunks than the device holds with short values: so each has more steps between its ends.
-LEAST_STEPS, ONE_WAVE = 12, 2910
+LEAST_STEPS = 12
 #: Steps of a chunk that the way back has in shared memory: the kernel's ``Window``.
 STEPS_OF_WINDOW = 16
 
@@ -118,9 +117,9 @@ def default_n_chunks(csr: CSR, n_lanes: int) -> int:
     mean = max(1.0, nnz / max(1, n_rows))
     n_waves = waves(nnz, n_lanes, csr.data.dtype)
     if n_waves < FEW_WAVES:
-        many = wave(csr.data.dtype) * round(n_waves) if n_waves >= 1 else ONE_WAVE
+        many = wave(csr.data.dtype) * round(n_waves) if n_waves >= 1 else round(WAVE[1] * processors())
         return max(1, min(many, round(nnz / (n_lanes * LEAST_STEPS))))
-    share = nnz / (n_lanes * ENOUGH_CHUNKS)
+    share = nnz / (n_lanes * ENOUGH_CHUNKS * processors())
     wanted = min(max(share, MIN_STEPS), STEPS)
     steps = min(mean * max(1, round(wanted / mean)), max(share, wanted), MAX_STEPS)
     return max(1, round(nnz / (steps * n_lanes)))
@@ -255,8 +254,8 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
     t = tables
     by_segments = segments.cut(t, dtype)
     if by_segments is not None:
-        return segments.product(t, dtype, by_segments, partial(places, t))
-    by_rows = _product_by_rows(t, dtype)
+        return segments.product(t, dtype, by_segments, partial(slots_by_rows, t))
+    by_rows = row_lanes.product(t, dtype, partial(slots_by_rows, t))
     if by_rows is not None:
         return by_rows
 
@@ -280,20 +279,6 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
     return plan.fastest(ways, structure(t), ("A @ x", dtype))
 
 
-def _product_by_rows(t: CVRTables, dtype: np.dtype) -> Run | None:
-    """The same row by row, for small matrices; None for others."""
-    if long_rows.suits(t):
-        return long_rows.product(t, dtype, partial(slots_by_rows, t))
-    if not row_lanes.suits(t):
-        return None
-    by_rows = cache(partial(slots_by_rows, t))
-    even = short_rows.product(t, dtype, by_rows)
-    if even is not None:
-        return even
-    slots = row_lanes.slots(t, dtype, partial(short_rows.longest, t, by_rows))
-    return row_lanes.product(t, dtype, slots, by_rows) if slots else None
-
-
 def numbers_pay(t: CVRTables) -> bool:
     """Whether products gain by values that are looked up: as with BBCSR, not in long rows whose columns are far apart."""
     return t.col_wide.size <= t.col_narrow.size or t.nnz <= LONG * t.shape[0]
@@ -307,7 +292,7 @@ def product_matrix(tables: CVRTables, dtype: np.dtype) -> Run:
 
     def of_vector(entry):
         if not few_columns.suit_chunks(entry.itemsize, is_row_by_row=False):
-            return _product_by_rows(t, entry)
+            return row_lanes.product(t, entry, partial(slots_by_rows, t))
         takes_segments = segments.cut(t, dtype) is not None and segments.cut(t, entry) is None  # but by fewer columns
         return None if takes_segments else product(t, entry)
 

@@ -7,31 +7,31 @@ from collections.abc import Callable
 import cupy
 import numpy as np
 
-from ..core.tables import WARP, CVRTables
+from ..core.tables import CVRTables
 from . import distinct
 from .captures import aside
 from .compiler import Kernel
 from .launches import Struct, blocks, struct
+from .properties import processors
 from .streams import PerStream
 
 BLOCK = 128  # threads: four chunks
 #: Steps that a chunk should have.
 STEPS = 64
-#: Chunks that are under way at once, with values of at most 4 bytes and longer ones: 92% of the warps that an H200's
-#: 132 multiprocessors hold, as some of them store empty rows. A few chunks more would wait for all of these. So a
-#: matrix of less than FEW_WAVES times as many chunks has chunks that fill the device a whole number of times.
-WAVE, FEW_WAVES = (3880, 2910), 3
+#: Chunks of a multiprocessor that are under way at once, with values of at most 4 bytes and longer ones: 92% of the warps that
+#: it has registers for, as some of them store empty rows. A few chunks more would wait for all of these. So a matrix of less
+#: than FEW_WAVES times as many chunks has chunks that fill the device a whole number of times.
+WAVE, FEW_WAVES = (29.4, 22.05), 3
 #: Of empty rows that a thread stores in ``A @ x``, at least, and of thread blocks for them, at most.
 EMPTY_ROWS_A_THREAD, MOST_BLOCKS_FOR_EMPTY = 8, 1 << 14
 
 INDICES = [("int32",), ("int64",)]
-SLOTS = Kernel("cvr_convert", "cvr_slots", INDICES)
 SPANS = Kernel("cvr_convert", "cvr_spans")
 
 
 def wave(value: np.dtype) -> int:
     """Chunks that are under way at once, with such values."""
-    return WAVE[value.itemsize > 4]
+    return round(WAVE[value.itemsize > 4] * processors())
 
 
 def waves(nnz: int, n_lanes: int, value: np.dtype) -> float:
@@ -50,20 +50,6 @@ def as_struct(t: CVRTables) -> Struct:
         t.step_ptr, *distinct.fields(t.val, t.distinct), t.col_base, t.col_ptr, t.col_narrow, t.col_wide, t.rec_mask,
         t.rec_ptr, t.rec_wb, t.tail, t.carry_row, t.empty_row, t.carry_row.size, t.empty_row.size,
     )  # fmt: skip
-
-
-def places(t: CVRTables) -> tuple[cupy.ndarray, cupy.ndarray]:
-    """Row and column of every slot; the row of a pad is -1."""
-    index, n_chunks = t.tail.dtype, t.carry_row.size
-    row, col = cupy.empty(n_slots(t), index), cupy.empty(n_slots(t), index)
-    if n_chunks:
-        SLOTS(index)(
-            blocks(n_chunks * WARP, BLOCK),
-            (BLOCK,),
-            (np.int64(n_chunks), np.int32(t.n_lanes), t.step_ptr, t.rec_ptr, t.col_ptr, t.col_base, t.col_narrow, t.col_wide,
-             t.rec_mask, t.rec_wb, t.tail, row, col),
-        )  # fmt: skip
-    return row, col
 
 
 def blocks_for_empty(n_empty: int, threads: int) -> int:

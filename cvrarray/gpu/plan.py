@@ -7,10 +7,8 @@ fastest stays, for every array of the structure.
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,6 +16,7 @@ import cupy
 from cupy.cuda.memory import OutOfMemoryError
 
 from ..core.arrays import Run
+from ..core.candidates import are_measured, asked_for, best, is_at_once
 from ..core.remembered import Remembered
 from ..core.timing import by_turns
 from .captures import aside
@@ -25,12 +24,9 @@ from .captures import aside
 #: The product at which candidates are timed. Timing takes as long as some 10 products for each: a tenth of what was spent.
 MEASURED_AT = 256
 SAMPLES, CALLS = 3, 3  # measurements, and calls in each: several in a row, so that the host's time does not count
-WORTH_IT = 0.97  # of the first candidate's time, which another one may take at most
 
 #: By the table of a structure: the name of its fastest candidate.
 _FASTEST = Remembered()
-#: Whether this thread's products measure at once: see :func:`at_once`.
-_SETTINGS = threading.local()
 
 
 class Candidate(NamedTuple):
@@ -46,7 +42,8 @@ def fastest(candidates: Sequence[Candidate], table: cupy.ndarray, key: Hashable)
     `table` is the structure's, which arrays with other values share, and `key` tells the product from others of it.
     CVRARRAY_KERNEL names the candidates that take part; CVRARRAY_MEASURE=0 leaves all products to the first one.
     """
-    ways = {candidate.name: candidate.make for candidate in _asked_for(candidates)}
+    make = {candidate.name: candidate.make for candidate in candidates}
+    ways = {name: make[name] for name in asked_for(make)}
     first, *others = ways
     run: Run = ways[first]()  # type: ignore[assignment]  # the first one always fits
     known = _FASTEST.known(table, key, None)
@@ -54,14 +51,14 @@ def fastest(candidates: Sequence[Candidate], table: cupy.ndarray, key: Hashable)
         is_capturing = cupy.cuda.get_current_stream().is_capturing()
         with suppress(OutOfMemoryError), aside() if is_capturing else nullcontext():  # else the first one stays
             run = ways[known]() or run
-    if not others or known is not None or os.environ.get("CVRARRAY_MEASURE") == "0":
+    if not others or known is not None or not are_measured():
         return run
     plain, n_left = run, MEASURED_AT  # graphs that hold the first way need its memory as long as this product lives
 
     def counting(x, y, alpha, beta):
         nonlocal run, n_left
         if n_left:
-            n_left = 0 if getattr(_SETTINGS, "at_once", False) else n_left - 1
+            n_left = 0 if is_at_once() else n_left - 1
             if not n_left and cupy.cuda.get_current_stream().is_capturing():  # to time is to wait for the device
                 n_left = 1
             elif not n_left:
@@ -73,25 +70,6 @@ def fastest(candidates: Sequence[Candidate], table: cupy.ndarray, key: Hashable)
     if hasattr(run, "renew"):
         counting.renew = run.renew  # type: ignore[attr-defined]  # which serves all ways
     return counting
-
-
-@contextmanager
-def at_once() -> Iterator[None]:
-    """Products of this thread that have not been measured are, at their next call."""
-    before = getattr(_SETTINGS, "at_once", False)
-    _SETTINGS.at_once = True
-    try:
-        yield
-    finally:
-        _SETTINGS.at_once = before
-
-
-def _asked_for(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Those whose name begins as CVRARRAY_KERNEL says, or with a minus sign before does not; all if none would be left."""
-    wanted = os.environ.get("CVRARRAY_KERNEL", "")
-    name = wanted.removeprefix("-")
-    found = [one for one in candidates if one.name.startswith(name) != wanted.startswith("-")] if name else candidates
-    return found or candidates
 
 
 def _measured(ways: dict[str, Callable[[], Run | None]], plain: Run, x: Any, y: Any) -> tuple[str | None, Run]:
@@ -106,8 +84,7 @@ def _measured(ways: dict[str, Callable[[], Run | None]], plain: Run, x: Any, y: 
         for call in calls:
             call()
         times = dict(zip(runs, by_turns([partial(_milliseconds, call) for call in calls], SAMPLES), strict=True))
-        best = min(times, key=times.__getitem__)
-        name = best if times[best] < WORTH_IT * times[first] else first
+        name = best(times)
         return name, runs[name]
     return None, plain
 

@@ -6,6 +6,8 @@ from functools import cache
 
 import cupy
 
+from ..core.profile import Profile
+
 
 @cache
 def _attributes(device: int) -> dict[str, int]:
@@ -17,6 +19,11 @@ def _attributes(device: int) -> dict[str, int]:
 def attribute(name: str) -> int:
     """Of the current device: what CuPy's ``Device.attributes`` has under this name."""
     return _attributes(cupy.cuda.runtime.getDevice())[name]
+
+
+def profile() -> Profile:
+    """What models know of the current device."""
+    return Profile.of(_attributes(cupy.cuda.runtime.getDevice()))
 
 
 def processors() -> int:

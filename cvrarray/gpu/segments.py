@@ -21,12 +21,13 @@ import numpy as np
 
 from ..core.arrays import Run
 from ..core.remembered import Remembered
-from ..core.tables import WARP, CVRTables
-from . import copied, memory
-from .captures import aside
+from ..core.tables import CSR, WARP, CVRTables
+from . import copied, cut_rows, memory, prefix
+from .captures import aside, synchronize
 from .compiler import PLAIN_ROWS_OF_X, PRODUCTS, Kernel, allowed
 from .cvr_tables import n_slots
-from .launches import blocks, scaling, struct
+from .launches import NULL, blocks, scaling, struct
+from .look import host
 from .properties import processors
 from .shared_memory import THREADS, shared_memory
 from .streams import Scratch
@@ -38,7 +39,7 @@ UNROLL = {1: 4, 2: 4, 4: 4, 8: 4, 16: 2}
 MOST_COLUMNS = 1 << 16  # of a segment: columns have 16 bits
 LEAST_NONZEROS = 1 << 22  # fewer are not worth a second launch
 MOST_SLOTS = 1 << 30  # a copy of more, and WHILE_MADE bytes for each, would be too much
-WHILE_MADE = 32  # bytes of a slot, while the copy is made
+WHILE_MADE = 24  # bytes of a slot, while the copy is made
 LEAST_LENGTH = 48  # nonzeros of a piece, on average
 FAR = 4  # columns between neighbours in a row, that count as far apart
 LONGEST = 1024  # nonzeros of a part of a piece
@@ -48,9 +49,6 @@ WORTH_IT = 1.5
 #: for as many multiprocessors: few have to load two.
 LONG_ENOUGH, PROCESSORS_A_SEGMENT = 256, 2
 
-KEYS = Kernel("segments", "segments_keys", [("int32",), ("int64",)])
-FILL = Kernel("segments", "segments_fill", [("int32",), ("int64",)])
-COUNT = Kernel("segments", "segments_count")
 PARTS = Kernel("segments", "segments_parts")
 MATVEC = Kernel(
     "segments",
@@ -116,29 +114,24 @@ def _values(t: CVRTables) -> cupy.ndarray:
 class Layout:
     """Which slot each nonzero comes from, in the order of pieces, and where parts begin: 6 bytes a nonzero."""
 
-    def __init__(self, t: CVRTables, of: Cut, row: cupy.ndarray, col: cupy.ndarray):
-        """`row` and `col` of every slot; the row of a pad is -1."""
-        (n_rows, n_cols), nnz, index = t.shape, np.int64(t.nnz), col.dtype
-        n_pieces, n_slots, longest = np.int64(of.n_segments * n_rows), np.int64(row.size), np.int64(LONGEST)
-        width = np.int64(of.width)
-        keys = cupy.empty(row.size, np.int64)
-        KEYS(index)(blocks(row.size, BLOCK), (BLOCK,), (row, col, n_slots, np.int64(n_rows), width, keys))
-        keys.sort()
-        self.source, self.col = cupy.empty(t.nnz, np.int32), cupy.empty(t.nnz, np.uint16)
-        of_piece, count = cupy.empty(int(n_pieces) + 1, np.int64), cupy.zeros(int(n_pieces) + 1, np.int64)
-        grid = blocks(t.nnz + 1, BLOCK)
-        FILL(index)(grid, (BLOCK,), (keys, col, n_slots, nnz, n_pieces, width, of_piece, self.source, self.col))
-        grid = blocks(int(n_pieces) + 1, BLOCK)
-        COUNT()(grid, (BLOCK,), (of_piece, n_pieces, longest, count[1:]))
-        part_of = cupy.cumsum(count)
-        self.n_parts = int(part_of[-1])
+    def __init__(self, of: Cut, nonzeros: CSR):
+        """`nonzeros`: the number of each one's slot, from 1."""
+        (n_rows, n_cols), nnz = nonzeros.shape, nonzeros.indices.size
+        cut, n_pieces, longest = (of.n_segments, of.width, 0), of.n_segments * n_rows, np.int64(LONGEST)
+        sums = cut_rows.counted(nonzeros, cut)
+        self.source, self.col = cupy.empty(nnz, np.int32), cupy.empty(nnz, np.uint16)
+        cut_rows.fill(nonzeros, cut, sums, NULL, self.col, self.source, NULL)
+        of_piece, (pointer, numbers) = sums[: n_pieces + 1], host()
+        part_of = prefix.parts(of_piece, LONGEST, 0, pointer)
+        synchronize()
+        self.n_parts = int(numbers[0])
         ptr = cupy.empty(self.n_parts + 1, np.int64)
-        PARTS()(grid, (BLOCK,), (of_piece, part_of, n_pieces, longest, ptr))
-        self.struct = struct(part_of, ptr, n_rows, n_cols, of.n_segments, of.width, t.nnz)
+        PARTS()(blocks(n_pieces + 1, BLOCK), (BLOCK,), (of_piece, part_of, np.int64(n_pieces), longest, ptr))
+        self.struct = struct(part_of, ptr, n_rows, n_cols, of.n_segments, of.width, nnz)
 
 
-def product(t: CVRTables, dtype: np.dtype, of: Cut, places: Callable[[], tuple[cupy.ndarray, cupy.ndarray]]) -> Run:
-    """``run(x, y, alpha, beta)``, as that of ``gpu.cvr``; ``places()`` are row and column of every slot.
+def product(t: CVRTables, dtype: np.dtype, of: Cut, nonzeros: Callable[[], CSR]) -> Run:
+    """``run(x, y, alpha, beta)``, as that of ``gpu.cvr``; ``nonzeros()`` is the CSR of the slots' numbers, from 1.
 
     Raises
     ------
@@ -147,7 +140,7 @@ def product(t: CVRTables, dtype: np.dtype, of: Cut, places: Callable[[], tuple[c
     """
     scratch, n_rows = Scratch(), t.shape[0]
     try:
-        layout, values = copied.prepared(t, ("segments", of), lambda: Layout(t, of, *places()), in_full=True)
+        layout, values = copied.prepared(t, ("segments", of), lambda: Layout(of, nonzeros()), in_full=True)
     except cupy.cuda.memory.OutOfMemoryError as error:
         raise MemoryError(_too_little(t)) from error
     multiply = allowed(MATVEC(values.copy.dtype, dtype), shared_memory())

@@ -13,8 +13,8 @@ import itertools
 import operator
 import os
 from collections.abc import Callable, Collection, Iterable
-from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -25,8 +25,9 @@ from . import limits, validation
 #: The most rows or columns.
 LARGEST = 2**62 - 1
 
-#: Packages whose sparse arrays are taken, and ours.
-SPARSE_PACKAGES = ("scipy", "cupyx", "sparse", "cvrarray")
+#: Other packages whose sparse arrays are taken; and all.
+OTHERS = ("scipy", "cupyx", "sparse")
+SPARSE_PACKAGES = (*OTHERS, "cvrarray")
 
 _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
 
@@ -37,17 +38,8 @@ _STORABLE = "bool, an integer of up to 64 bits, float16, float32, float64, compl
 Wants = Callable[[tuple[int, int], int], Wanted]
 
 
-class Parts(NamedTuple):
-    """The arrays of any CSR, of which nothing is known yet, and its shape."""
-
-    indptr: Any
-    indices: Any
-    data: Any
-    shape: tuple[int, int]
-
-
-def as_csr(obj: Any, wants: Wants | None = None) -> CSR:
-    """The matrix `obj` as canonical CSR, on the device where it lives.
+def as_csr(obj: Any, wants: Wants | None = None, target: devices.Device | None = None) -> CSR:
+    """The matrix `obj` as canonical CSR, on the device where it lives, or on `target`.
 
     Of a dense array what is not 0 is stored: -0.0 is 0, so its sign is lost. Sparse inputs keep stored zeros of either
     sign.
@@ -58,6 +50,8 @@ def as_csr(obj: Any, wants: Wants | None = None) -> CSR:
         or nested list.
     wants : function, optional
         What the caller will want to know of it. A CSR on a GPU is looked at there while it is checked.
+    target : Device, optional
+        A GPU to which a CSR, CSC or COO in host memory goes before it is checked, sorted and summed up.
 
     Raises
     ------
@@ -71,8 +65,6 @@ def as_csr(obj: Any, wants: Wants | None = None) -> CSR:
     """
     if isinstance(obj, CSR):
         return obj
-    if isinstance(obj, Parts):
-        return from_parts(*obj, wants)
     if is_ours(obj):
         own: CSR = obj._canonical_csr()
         return own
@@ -84,21 +76,21 @@ def as_csr(obj: Any, wants: Wants | None = None) -> CSR:
     if len(obj.shape) != 2:
         raise ValueError(f"a matrix must have 2 dimensions; got shape {tuple(obj.shape)}")
     home = package(obj)
-    if home in _FROM_SPARSE:
-        return _from_sparse(obj, partial(_from_cupyx, wants=wants) if home == "cupyx" else _FROM_SPARSE[home])
-    if home == "cupy":
-        return _from_dense(obj)
+    if home in OTHERS:
+        return _from_sparse(obj, wants, target)
     if isinstance(obj, np.ma.MaskedArray):
         raise TypeError("a matrix must hold all its values; got a masked array. Call .filled(0) first")
-    if isinstance(obj, np.ndarray):
-        return _from_dense(np.asarray(obj))
+    if home in ("numpy", "cupy"):
+        return _from_dense(np.asarray(obj) if home == "numpy" else obj)
     raise TypeError(
         f"a matrix must come from numpy, cupy, scipy.sparse, cupyx.scipy.sparse, sparse or cvrarray; got "
         f"{type(obj).__module__}.{type(obj).__name__}.{_ELSEWHERE.get(_root(obj), ' Convert it to one of these first')}"
     )
 
 
-def from_arguments(obj: Any, shape: Any = None, dtype: Any = None, wants: Wants | None = None) -> CSR:
+def from_arguments(
+    obj: Any, shape: Any = None, dtype: Any = None, wants: Wants | None = None, target: devices.Device | None = None
+) -> CSR:
     """:func:`as_csr` of what constructors take: also a shape, or the parts of a matrix as SciPy's constructors take
     them.
 
@@ -110,7 +102,7 @@ def from_arguments(obj: Any, shape: Any = None, dtype: Any = None, wants: Wants 
         Default: the matrix's; of parts as large as they need.
     dtype : data type, optional
         To which values are cast. Default: theirs; without any float64.
-    wants
+    wants, target
         As for :func:`as_csr`.
 
     Raises
@@ -118,9 +110,9 @@ def from_arguments(obj: Any, shape: Any = None, dtype: Any = None, wants: Wants 
     TypeError, ValueError
         As :func:`as_csr` and :func:`from_parts`; or a matrix has another shape than `shape`.
     """
-    csr = _from_tuple(obj, shape, dtype, wants) if isinstance(obj, tuple) else None
+    csr = _from_tuple(obj, shape, dtype, wants, target) if isinstance(obj, tuple) else None
     if csr is None:
-        csr = as_csr(obj, wants)
+        csr = as_csr(obj, wants, target)
         if shape is not None and check_shape(shape) != csr.shape:
             raise ValueError(f"shape must be the matrix's, {csr.shape}, or left out; got {shape!r}")
     if dtype is None or csr.data.dtype == check_dtype(dtype):
@@ -129,7 +121,7 @@ def from_arguments(obj: Any, shape: Any = None, dtype: Any = None, wants: Wants 
         return csr._replace(data=csr.data.astype(check_dtype(dtype)))
 
 
-def _from_tuple(obj: tuple[Any, ...], shape: Any, dtype: Any, wants: Wants | None) -> CSR | None:
+def _from_tuple(obj: tuple[Any, ...], shape: Any, dtype: Any, wants: Wants | None, target: devices.Device | None) -> CSR | None:
     """The matrix that a tuple of SciPy's describes; None of any other tuple, such as one of rows."""
     if len(obj) == 2 and all(hasattr(n, "__index__") and not isinstance(n, bool) and np.ndim(n) == 0 for n in obj):
         n_rows, n_cols = check_shape(obj if shape is None else shape)
@@ -139,11 +131,12 @@ def _from_tuple(obj: tuple[Any, ...], shape: Any, dtype: Any, wants: Wants | Non
         data, (row, col) = (_as_array(obj[0], "data"), (_as_array(c, "row and col") for c in obj[1]))
         shape = check_shape((_most(row), _most(col)) if shape is None else shape)
         limits.require_rows(shape, data.nbytes)
-        return from_triplets(row, col, data, shape, wants)
+        return from_triplets(row, col, data, shape, wants, target)
     if len(obj) == 3 and not all(isinstance(part, tuple) for part in obj):
         data, indices, indptr = (_as_array(part, "data, indices and indptr") for part in obj)
         indices, data = _without_room(indptr, indices, data)
-        return from_parts(indptr, indices, data, (max(0, indptr.size - 1), _most(indices)) if shape is None else shape, wants)
+        shape = (max(0, indptr.size - 1), _most(indices)) if shape is None else shape
+        return from_parts(indptr, indices, data, shape, wants, target)
     return None
 
 
@@ -191,7 +184,14 @@ def package_of(cls: Any) -> str:
     return ""
 
 
-def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int], wants: Wants | None = None) -> CSR:
+def from_parts(
+    indptr: Any,
+    indices: Any,
+    data: Any,
+    shape: tuple[int, int],
+    wants: Wants | None = None,
+    target: devices.Device | None = None,
+) -> CSR:
     """Canonical CSR from the three arrays of any CSR: rows may be unsorted and hold duplicates, which are summed.
 
     Parameters
@@ -200,7 +200,7 @@ def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int], wan
     indices : (nnz,) integers in [0, n_cols); as `data` it may be longer, and what lies behind is no part of the matrix
     data : (nnz,) values
     shape : (n_rows, n_cols)
-    wants
+    wants, target
         As for :func:`as_csr`.
 
     Raises
@@ -217,6 +217,8 @@ def from_parts(indptr: Any, indices: Any, data: Any, shape: tuple[int, int], wan
         indices, data = _without_room(indptr, indices, data)
         data = _as_values(data)
         indptr, indices = as_integers(indptr, "indptr"), as_integers(indices, "indices")
+    device, (indptr, indices, data) = _on(target, device, indptr, indices, data)
+    with device.use():
         wanted = wants(shape, data.size) if wants else NOTHING
         canonical, seen = validation.check_compressed(indptr, indices, data.size, *shape, data=data, wanted=wanted)
         csr = _with_index_dtype(CSR(indptr, indices, data, shape, seen))
@@ -235,7 +237,21 @@ def _with_index_dtype(csr: CSR) -> CSR:
     return csr._replace(indices=indices, seen=csr.seen.of(indices))
 
 
-def from_triplets(row: Any, col: Any, val: Any, shape: tuple[int, int], wants: Wants | None = None) -> CSR:
+def _on(target: devices.Device | None, device: devices.Device, *arrays: Any) -> tuple[devices.Device, tuple[Any, ...]]:
+    """`arrays`, which are on `device`, on a GPU `target` if they are in host memory."""
+    if target is None or target.kind == device.kind or device.kind != "cpu":
+        return device, arrays
+    return target, tuple(devices.move(array, target) for array in arrays)
+
+
+def from_triplets(
+    row: Any,
+    col: Any,
+    val: Any,
+    shape: tuple[int, int],
+    wants: Wants | None = None,
+    target: devices.Device | None = None,
+) -> CSR:
     """Canonical CSR from coordinates, in any order; duplicates are summed. Same rules and errors as :func:`from_parts`."""
     shape = check_shape(shape)
     row, col, val = _as_array(row, "row"), _as_array(col, "col"), _as_array(val, "val")
@@ -243,6 +259,8 @@ def from_triplets(row: Any, col: Any, val: Any, shape: tuple[int, int], wants: W
     with device.use():
         val = _as_values(val)
         row, col = as_integers(row, "row"), as_integers(col, "col")
+    device, (row, col, val) = _on(target, device, row, col, val)
+    with device.use():
         wanted, dtype = wants(shape, val.size) if wants else NOTHING, index_dtype(shape)
         ascends, csr = validation.check_coordinates(row, col, val.size, shape, val, wanted)
         if csr is not None:
@@ -252,12 +270,14 @@ def from_triplets(row: Any, col: Any, val: Any, shape: tuple[int, int], wants: W
         return canonical
 
 
-def from_csc(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> CSR:
+def from_csc(
+    indptr: Any, indices: Any, data: Any, shape: tuple[int, int], wants: Any = None, target: devices.Device | None = None
+) -> CSR:
     """Canonical CSR from the three arrays of any CSC; they are those of the transpose's CSR, with the same rules and
     errors as in :func:`from_parts`.
     """
     shape = check_shape(shape)
-    transpose = from_parts(indptr, indices, data, shape[::-1])
+    transpose = from_parts(indptr, indices, data, shape[::-1], None, target)
     with devices.of(transpose.data).use():
         matrix: CSR = devices.of(transpose.data).backend("csr").transpose(transpose)
         return matrix
@@ -280,10 +300,10 @@ def from_bsr(indptr: Any, indices: Any, data: Any, shape: tuple[int, int]) -> CS
     """
     shape = check_shape(shape)
     data = _as_values(np.asarray(data))
-    is_half = data.dtype == np.float16
-    stored = data.view(np.uint16) if is_half else data  # SciPy has no float16: it moves the bits
-    csr = _trusted_bsr(as_integers(indptr, "indptr"), as_integers(indices, "indices"), stored, shape).tocsr()
-    return from_parts(csr.indptr, csr.indices, csr.data.view(np.float16) if is_half else csr.data, shape)
+    # SciPy has no float16: it moves the bits
+    bits = data.view(np.uint16) if data.dtype == np.float16 else data
+    csr = _trusted_bsr(as_integers(indptr, "indptr"), as_integers(indices, "indices"), bits, shape).tocsr()
+    return from_parts(csr.indptr, csr.indices, csr.data.view(data.dtype), shape)
 
 
 def _trusted_bsr(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, shape: tuple[int, int]) -> Any:
@@ -359,7 +379,7 @@ def looked_at(csr: CSR, wants: Wants | None) -> CSR:
 
 def rows(csr: CSR) -> Any:
     """(nnz,) the row of every nonzero of `csr`."""
-    return _row_of_nonzero(csr.indptr, csr.indices, devices.of(csr.data))
+    return devices.of(csr.data).backend("csr").row_of_nonzero(csr.indptr, csr.indices)
 
 
 def index_dtype(shape: tuple[int, int]) -> np.dtype:
@@ -409,63 +429,54 @@ def narrowed(values: Any, dtype: np.dtype) -> Any:
         return values.astype(dtype)
 
 
-def _from_sparse(matrix: Any, convert: Callable[[Any], CSR]) -> CSR:
-    """`convert` `matrix`, whose rows may need more memory than the matrix and the machine have."""
-    shape = check_shape(matrix.shape)
-    by_rows = getattr(matrix, "format", "") in ("csr", "bsr", "lil") or 0 in (getattr(matrix, "compressed_axes", None) or ())
-    if not by_rows:  # else it holds something for each of its rows
-        limits.require_rows(shape, int(getattr(getattr(matrix, "data", None), "nbytes", 0)))
+def _from_sparse(matrix: Any, wants: Wants | None, target: devices.Device | None) -> CSR:
+    """A sparse matrix of another package, whose rows may need more memory than the matrix and the machine have."""
+    shape, (format, indices, data) = check_shape(matrix.shape), stored(matrix)
+    if format not in ("csr", "bsr", "lil"):  # else it holds something for each of its rows
+        limits.require_rows(shape, int(getattr(data, "nbytes", 0)))
     try:
-        return convert(matrix)
+        if format == "lil":
+            return _from_lil(matrix.rows, data, shape, check_dtype(matrix.dtype))
+        if format == "dok":
+            return _from_dok(indices[0], data, shape, check_dtype(matrix.dtype))
+        build, of_gpu = _BUILD[format]
+        return build(*indices, data, shape, *([wants, target] if of_gpu else ()))
     except MemoryError as error:
         raise limits.named(error, shape) from error
 
 
-def _from_scipy(matrix: Any) -> CSR:
-    if matrix.format == "csr":
-        return from_parts(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
-    if matrix.format == "coo":  # not its own tocsr(), which sums duplicates in an order of its own
-        row, col = _pair(matrix.coords)
-        return from_triplets(row, col, matrix.data, matrix.shape)
-    if matrix.format == "csc":
-        return from_csc(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
-    if matrix.format == "bsr":
-        return from_bsr(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
-    if matrix.format == "dia":
-        return from_dia(matrix.offsets, matrix.data, matrix.shape)
-    if matrix.format == "lil":
-        return _from_lil(matrix)
-    return _from_entries(matrix.keys(), matrix.values(), matrix.shape, check_dtype(matrix.dtype))  # dok
+#: How CSRs are made from the arrays of each format; and whether a GPU looks at them meanwhile.
+_BUILD: dict[str, tuple[Callable[..., CSR], bool]] = {
+    "csr": (from_parts, True), "coo": (from_triplets, True), "csc": (from_csc, True), "bsr": (from_bsr, False),
+    "dia": (from_dia, False),
+}  # fmt: skip
 
 
-def _from_cupyx(matrix: Any, wants: Wants | None = None) -> CSR:
-    if matrix.format == "csr":
-        return from_parts(matrix.indptr, matrix.indices, matrix.data, matrix.shape, wants)
-    if matrix.format == "csc":
-        return from_csc(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
-    if matrix.format == "dia":
-        return from_dia(matrix.offsets, matrix.data, matrix.shape)
-    return from_triplets(matrix.row, matrix.col, matrix.data, matrix.shape, wants)
+def stored(matrix: Any) -> tuple[str, tuple[Any, ...], Any]:
+    """The format of a sparse matrix of another package, in SciPy's terms; its index arrays; and its values. Of a DOK its keys
+    and its values.
+    """
+    format = getattr(matrix, "format", "")
+    if package(matrix) == "sparse":
+        if matrix.fill_value != 0:
+            raise ValueError(
+                f"a matrix needs fill value 0; got {matrix.fill_value}. Subtract it first, or call todense() on the input"
+            )
+        axes = tuple(getattr(matrix, "compressed_axes", None) or ())  # of GCXS, and its CSR and CSC
+        if axes and axes not in ((0,), (1,)):
+            raise ValueError(f"compressed_axes of a matrix must be (0,) or (1,); got {axes}")
+        format = ("csr", "csc")[axes[0]] if axes else "dok" if isinstance(matrix.data, dict) else "coo"
+    if format == "dok":
+        of = getattr(matrix, "data", matrix)
+        return format, (of.keys(),), of.values()
+    if format == "coo":  # not its own tocsr(), which sums duplicates in an order of its own
+        coords = matrix.coords if hasattr(matrix, "coords") else (matrix.row, matrix.col)
+        if len(coords) != 2:
+            raise ValueError(f"coords of a matrix must hold rows and columns; got {len(coords)} arrays")
+        return format, tuple(coords), matrix.data
+    names = {"dia": ["offsets"], "lil": ["rows"]}.get(format, ["indptr", "indices"])
+    return format, tuple(getattr(matrix, name) for name in names), matrix.data
 
-
-def _from_pydata(array: Any) -> CSR:
-    if array.fill_value != 0:
-        raise ValueError(
-            f"a matrix needs fill value 0; got {array.fill_value}. Subtract it first, or call todense() on the input"
-        )
-    if hasattr(array, "compressed_axes"):  # GCXS, and its CSR and CSC
-        if tuple(array.compressed_axes) not in ((0,), (1,)):
-            raise ValueError(f"compressed_axes of a matrix must be (0,) or (1,); got {array.compressed_axes}")
-        build = (from_parts, from_csc)[array.compressed_axes[0]]
-        return build(array.indptr, array.indices, array.data, array.shape)
-    if isinstance(array.data, dict):  # DOK
-        return _from_entries(array.data.keys(), array.data.values(), array.shape, check_dtype(array.dtype))
-    row, col = _pair(array.coords)
-    return from_triplets(row, col, array.data, array.shape)
-
-
-#: How to convert the sparse arrays of each package that has some.
-_FROM_SPARSE = {"scipy": _from_scipy, "cupyx": _from_cupyx, "sparse": _from_pydata}
 
 #: What to call first on objects of other packages.
 _ELSEWHERE = {
@@ -480,27 +491,20 @@ def _root(obj: Any) -> str:
     return name.partition(".")[0]
 
 
-def _pair(coords: Any) -> Any:
-    """The rows and columns of a COO's `coords`."""
-    if len(coords) != 2:
-        raise ValueError(f"coords of a matrix must hold rows and columns; got {len(coords)} arrays")
-    return coords
-
-
-def _from_lil(matrix: Any) -> CSR:
-    if check_dtype(matrix.dtype) == np.float16:  # SciPy lets one in, but converts none
-        csr = _from_lil(matrix.astype(np.float32))
-        return csr._replace(data=csr.data.astype(np.float16))
-    shape = check_shape(matrix.shape)
-    validation.check_lists(matrix.rows, matrix.data, shape)
+def _from_lil(rows: Any, values: Any, shape: tuple[int, int], dtype: np.dtype) -> CSR:
+    """Canonical CSR of a LIL's lists of columns and of values, one for each row."""
     try:
-        csr = matrix.tocsr()
+        lengths, others = (np.fromiter(map(len, lists), _INT64) for lists in (rows, values))
+        if lengths.shape != others.shape or (lengths != others).any():
+            raise ValueError(f"rows and data of a LIL must have lists of one length; got lengths {lengths} and {others}")
+        columns = np.fromiter(map(operator.index, itertools.chain.from_iterable(rows)), _INT64)
+        data = np.fromiter(itertools.chain.from_iterable(values), dtype)
     except (OverflowError, TypeError) as error:
-        raise ValueError(f"lists of a LIL must hold columns of at most 64 bits, and numbers; {error}") from None
-    return from_parts(csr.indptr, csr.indices, csr.data, shape)
+        raise ValueError(f"a LIL must hold lists of columns of at most 64 bits, and of numbers; {error}") from None
+    return from_parts(np.append(0, lengths.cumsum()), columns, data, shape)
 
 
-def _from_entries(keys: Collection[Any], values: Iterable[Any], shape: tuple[int, int], dtype: np.dtype) -> CSR:
+def _from_dok(keys: Collection[Any], values: Iterable[Any], shape: tuple[int, int], dtype: np.dtype) -> CSR:
     """Canonical CSR of a DOK."""
     if not all(type(key) is tuple and len(key) == 2 for key in keys):
         raise ValueError("keys of a DOK must be pairs, (row, column)")
@@ -518,11 +522,6 @@ def _from_dense(array: Any) -> CSR:
     with devices.of(array).use():
         row, col = xp.nonzero(array)
         return from_triplets(row, col, array[row, col].astype(values, copy=False), array.shape)
-
-
-def _row_of_nonzero(indptr: Any, indices: Any, device: devices.Device) -> Any:
-    """(nnz,) the row of every nonzero of a CSR."""
-    return device.backend("csr").row_of_nonzero(indptr, indices)
 
 
 def _as_array(values: Any, name: str) -> Any:

@@ -15,7 +15,7 @@ class Entries(NamedTuple):
 
     kind: str  # "coo" (rows, columns), "csr", "csc" or "bsr" (offsets, indices)
     shape: tuple[int, int]
-    indices: tuple[Any, Any]
+    indices: tuple[Any, ...]
     data: Any  # (n,) values, of a BSR (n_blocks, block rows, block columns)
 
 
@@ -29,17 +29,10 @@ def entries(matrix: Any) -> Entries:
     TypeError, ValueError
         As :func:`cvrarray.input.coercion.as_csr` does.
     """
-    home, format = coercion.package(matrix), getattr(matrix, "format", None)
-    if home in ("scipy", "cupyx") and format in ("csr", "csc", "bsr"):
-        return Entries(format, tuple(matrix.shape), (matrix.indptr, matrix.indices), matrix.data)
-    if home in ("scipy", "cupyx") and format == "coo" and len(matrix.shape) == 2:
-        return Entries("coo", tuple(matrix.shape), (matrix.row, matrix.col), matrix.data)
-    if home == "sparse" and matrix.fill_value == 0 and len(matrix.shape) == 2:
-        if tuple(getattr(matrix, "compressed_axes", None) or ()) in ((0,), (1,)):
-            format = ("csr", "csc")[matrix.compressed_axes[0]]
-            return Entries(format, tuple(matrix.shape), (matrix.indptr, matrix.indices), matrix.data)
-        if hasattr(matrix, "coords"):
-            return Entries("coo", tuple(matrix.shape), (matrix.coords[0], matrix.coords[1]), matrix.data)
+    if coercion.package(matrix) in coercion.OTHERS and len(matrix.shape) == 2:
+        kind, indices, data = coercion.stored(matrix)
+        if kind in ("csr", "csc", "bsr", "coo"):
+            return Entries(kind, tuple(matrix.shape), indices, data)
     csr = coercion.as_csr(matrix)
     return Entries("csr", csr.shape, (csr.indptr, csr.indices), csr.data)
 

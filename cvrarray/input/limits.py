@@ -98,4 +98,4 @@ def size(n_bytes: int) -> str:
 
 def _memory() -> int:
     """Bytes of memory that this machine has, or its container; no bound where the system does not say."""
-    return int(devices.CPU.backend("runtime.memory").installed()) if hasattr(os, "sysconf") else 1 << 46
+    return int(devices.CPU.backend("runtime.regions").installed()) if hasattr(os, "sysconf") else 1 << 46

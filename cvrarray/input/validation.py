@@ -110,18 +110,3 @@ def diagonals_inside(offsets: np.ndarray, data: Any, shape: tuple[int, int]) -> 
     if twice.size:
         raise ValueError(f"offsets of a DIA must differ; got {int(twice[0])} twice")
     return np.flatnonzero((offsets > -shape[0]) & (offsets < shape[1]))
-
-
-def check_lists(rows: Any, data: Any, shape: tuple[int, int]) -> None:
-    """ValueError unless a LIL of `shape` has, for each row, a list of columns and as long a one of values."""
-    for name, lists in (("rows", rows), ("data", data)):
-        if not isinstance(lists, np.ndarray) or lists.dtype != object or lists.shape != shape[:1]:
-            found = f"{lists.dtype} of shape {lists.shape}" if isinstance(lists, np.ndarray) else type(lists).__name__
-            raise ValueError(f"{name} of a LIL must be an array of {shape[0]} lists; got {found}")
-        for kind in set(map(type, lists)) - {list}:
-            raise ValueError(f"{name} of a LIL must hold lists; got {kind.__name__}")
-    lengths, others = (np.fromiter(map(len, lists), np.int64, shape[0]) for lists in (rows, data))
-    bad = np.flatnonzero((lengths != others) | (shape[1] == 0) & (lengths > 0))
-    if bad.size:
-        found = f"row {bad[0]} of {shape[1]} columns has {lengths[bad[0]]} and {others[bad[0]]}"
-        raise ValueError(f"rows and data of a LIL must have lists of one length; {found}")

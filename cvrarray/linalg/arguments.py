@@ -8,7 +8,7 @@ import numpy as np
 
 from ..array.base import SparseArray
 from ..core import devices
-from . import operators, preconditioners, solution
+from . import operators, preconditioners
 from .system import apply
 
 #: Iterations, of which multiples are counted in 64 bits.
@@ -145,6 +145,7 @@ def norms(vector: Any, device: devices.Device) -> np.ndarray:
     """(columns,) Euclidean norms in host memory; one for a vector. They neither overflow nor underflow."""
     xp = device.xp
     columns = vector[:, None] if vector.ndim == 1 else vector
+    wide = np.result_type(columns.dtype, np.float64)
     if not columns.size:
         return np.zeros(columns.shape[1])
     with np.errstate(all="ignore"):
@@ -153,27 +154,11 @@ def norms(vector: Any, device: devices.Device) -> np.ndarray:
 
             found = vectors.norms(xp.ascontiguousarray(vector))
         else:
-            found = _norms(columns, xp)
+            found = np.linalg.norm(columns.astype(wide, copy=False), axis=0)
         if not ((found > 1e-140) & (found < 1e140)).all():
             largest = xp.maximum(abs(columns.real), abs(columns.imag)).max(axis=0).astype(xp.float64)
             usual = (largest > 0) & (largest < xp.inf)
             scale = xp.exp2(xp.clip(xp.floor(xp.log2(xp.where(usual, largest, 1.0))), -1000, 1000))  # its inverse is finite
-            parts = columns.astype(np.result_type(columns.dtype, np.float64)) * (1 / scale)
-            found = devices.move(_norms(parts, xp) * scale, devices.CPU)
+            found = devices.move(xp.linalg.norm(columns.astype(wide) * (1 / scale), axis=0) * scale, devices.CPU)
     norms: np.ndarray = found
     return norms
-
-
-def _norms(columns: Any, xp: Any) -> Any:
-    squares = xp.square(columns.real, dtype=xp.float64).sum(axis=0)
-    if columns.dtype.kind == "c":
-        squares += xp.square(columns.imag, dtype=xp.float64).sum(axis=0)
-    return xp.sqrt(squares)
-
-
-def bad_start(b_norms: np.ndarray, x_norms: np.ndarray) -> list[str | None]:
-    """For each column the reason why it cannot be solved at all, None where it can."""
-    return [
-        solution.B_NOT_FINITE if not np.isfinite(b) else solution.X0_NOT_FINITE if not np.isfinite(x) else None
-        for b, x in zip(b_norms, x_norms, strict=True)
-    ]

@@ -8,20 +8,24 @@ method.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..array.base import SparseArray
 from ..input import coercion
-from . import arguments, mixed, operators, preconditioners, solution, solving
+from . import arguments, operators, preconditioners, solving
 from .arguments import Arguments
 from .solution import Outcome, Solution
-from .system import System
+from .system import Lanes
 
 PRECISIONS = (None, "mixed")
 #: Columns from which the kernels for columns are faster on a CPU, whatever the matrix.
 THIN = 8
+#: Fewer columns are faster side by side where a matrix has so many nonzeros a row, and so many times their number: fewer
+#: cost less than a pass over all vectors, or than the arithmetic of arrays of a number for each column.
+NONZEROS_A_ROW, NONZEROS = 24, 1 << 20
 
 
 def cg(
@@ -131,8 +135,6 @@ class CG:
     iterations : int, optional
         Run exactly so many iterations and test nothing: on a GPU nothing waits for the host, and :meth:`solve` can be
         captured in a CUDA graph. On a CPU those so far beyond convergence that they would change nothing are left out.
-    check_every : int, optional
-        On a GPU: iterations from one look of the host at the device to the next. Default: the solver's choice.
     history : bool
         Keep the norms of residuals.
 
@@ -162,7 +164,6 @@ class CG:
         atol: float = 0.0,
         maxiter: int | None = None,
         iterations: int | None = None,
-        check_every: int | None = None,
         history: bool = False,
         precision: str | None = None,
     ) -> None:
@@ -181,12 +182,11 @@ class CG:
         self._tolerances = arguments.tolerance(rtol, "rtol"), arguments.tolerance(atol, "atol")
         self._maxiter = None if maxiter is None else arguments.count(maxiter, "maxiter", 0)
         self._iterations = None if iterations is None else arguments.count(iterations, "iterations", 0)
-        self._check_every = None if check_every is None else arguments.count(check_every, "check_every", 1, 1)
-        self._lanes: dict[tuple[Any, ...], dict[tuple[int, ...], _Lane]] = {}
+        self._lanes = Lanes()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without its memory: what one copy is told by :meth:`update` is no matter of the others."""
-        return {**self.__dict__, "_lanes": {}}
+        """Copies do not share solver memory."""
+        return {**self.__dict__, "_lanes": Lanes()}
 
     def solve(self, b: Any, x0: Any = None, out: Any = None) -> Solution:
         """Solve ``A @ x = b``.
@@ -264,7 +264,7 @@ class CG:
             if self._iterations is not None:
                 return self._counted(given, wanted)
             if callback is None and not self._history and _is_thin(given):
-                return solving.one_by_one(lambda one: self._engine(one, wanted), given, self._tolerances, limit)
+                return _one_by_one(lambda one: self._engine(one, wanted), given, self._tolerances, limit)
             found = solving.run(lambda: self._engine(given, wanted), given, self._tolerances, limit, callback)
         return found._replace(history=found.history if self._history else None)
 
@@ -272,24 +272,23 @@ class CG:
         """Exactly as many iterations as were asked for."""
         outcome = self._engine(given, wanted).run(given.b, given.x, None, self._iterations)
         if given.device.is_capturing():
-            return _relative(given, outcome._replace(residual=None, history=None), None)
-        if given.b.ndim == 2:
-            size = given.device.xp.sqrt((abs(given.b) ** 2).sum(axis=0))
-        else:
-            size = given.device.xp.sqrt((abs(given.b) ** 2).sum(keepdims=True))
-        return _relative(given, outcome, size)
+            return solving.answer(given, outcome._replace(residual=None, history=None), None)
+        return solving.answer(given, outcome, given.device.xp.sqrt((abs(given.b.reshape(len(given.b), -1)) ** 2).sum(axis=0)))
 
     def _engine(self, given: Arguments, wanted: tuple[Any, Any]) -> _Lane:
         """Of this thread and stream, prepared for what `given` has: `wanted` are what an update and M's update replace."""
-        key = (None if given.b.ndim == 1 else given.b.shape[1], given.b.dtype, given.device)
-        lanes, here = self._lanes.setdefault(key, {}), given.device.lane()
-        lane = lanes.get(here)
+        kind = (None if given.b.ndim == 1 else given.b.shape[1], given.b.dtype, given.device)
+        key = (*kind, *given.device.lane())
+        lane: _Lane | None = self._lanes.get(key)
         if given.device.is_capturing():
-            lane = next((one for one in (lane, *lanes.copy().values()) if one is not None and one.is_for(wanted)), None)
-            if lane is None:  # which takes memory, or waits for the device
+            ready: list[_Lane] = [one for one in (lane, *self._lanes.others(kind)) if one is not None and one.is_for(wanted)]
+            if not ready:  # which takes memory, or waits for the device
                 raise RuntimeError("a solve in a CUDA graph must be prepared: solve once before the capture, after an update")
+            self._lanes.captured(id(ready[0]), lambda: ready[0])
+            return ready[0]
         if lane is None or lane.runs:
-            lane = lanes[here] = _Lane(self._made(given), wanted)
+            lane = _Lane(self._made(given), wanted)
+            self._lanes.put(key, lane)
         elif not lane.is_for(wanted):
             lane.prepared = None
             lane.engine.update(given.matrix, given.preconditioner)
@@ -297,44 +296,33 @@ class CG:
         return lane
 
     def _made(self, given: Arguments) -> Any:
-        system = solving.described(given, check_every=self._check_every, iterations=self._iterations, history=self._history)
-        is_double = system.dtype not in operators.SINGLE
-        is_mixed = self._precision == "mixed" and is_double and system.device.kind == "cuda" and _pays(system)
-        return mixed.Engine(system, _make) if is_mixed else _make(system)
+        system = solving.described(given, iterations=self._iterations, history=self._history)
+        engine: Any
+        if system.device.kind == "cpu":
+            from .cpu.cg import Engine as engine
+        else:
+            from .gpu.cg import Engine as engine
+            from .gpu.refined import Engine as Mixed
+            from .gpu.refined import pays
+
+            if self._precision == "mixed" and system.dtype not in operators.SINGLE and pays(system):
+                engine = Mixed
+        return engine(system)
 
 
 def _is_thin(given: Arguments) -> bool:
-    """Whether columns are so few, and rows so short, that one after the other is faster."""
-    few = given.b.ndim == 2 and given.b.shape[1] < THIN
-    return few and solving.is_one_by_one(given.matrix, given.b.real, given.device)
+    """Whether columns are so few, and rows so short, that one after the other is faster, by kernels for one column."""
+    b, matrix = given.b, given.matrix
+    if given.device.kind != "cpu" or b.ndim == 1 or not 0 < b.shape[1] < THIN or not isinstance(matrix, SparseArray):
+        return False
+    return matrix.nnz < NONZEROS_A_ROW * len(b) or matrix.nnz * b.shape[1] < NONZEROS
 
 
-def _pays(system: System) -> bool:
-    """Whether iterations in single precision are faster for this system."""
-    from .gpu import refined
-
-    return refined.pays(system)
-
-
-def _make(system: System) -> Any:
-    """The engine of the system's device."""
-    engine: Any
-    if system.device.kind == "cpu":
-        from .cpu.cg import Engine as engine
-    else:
-        from .gpu.cg import Engine as engine
-    return engine(system)
-
-
-def _relative(given: Arguments, outcome: Outcome, size: Any) -> Solution:
-    """The solution after a fixed number of iterations; its numbers stay on the device."""
-    xp = given.device.xp
-    unit = None if size is None else xp.where(size > 0, size, 1.0)
-    residual = None if outcome.residual is None else outcome.residual / unit
-    history = None if outcome.history is None else outcome.history / unit
-    if given.b.ndim == 2:
-        k = given.b.shape[1]
-        return Solution(given.x, outcome.iterations, residual, np.zeros(k, bool), [solution.ITERATIONS] * k, history)
-    residual = None if residual is None else residual[0]
-    history = None if history is None else history[:, 0]
-    return Solution(given.x, int(outcome.iterations[0]), residual, False, solution.ITERATIONS, history)
+def _one_by_one(engine: Callable[[Arguments], Any], given: Arguments, tolerances: tuple[float, float], limit: int) -> Solution:
+    """:func:`.solving.run` for each column by itself, with the engine that is made for the first."""
+    columns = [given._replace(b=b.copy(), x=x.copy()) for b, x in zip(given.b.T, given.x.T, strict=True)]
+    made = cache(lambda: engine(columns[0]))
+    ends = [solving.run(made, column, tolerances, limit) for column in columns]
+    given.x[...] = np.stack([end.x for end in ends], axis=1)
+    iterations, residual, converged = (np.array([end[field] for end in ends]) for field in range(1, 4))
+    return Solution(given.x, iterations, residual, converged, [end.reason for end in ends])

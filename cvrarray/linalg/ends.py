@@ -23,21 +23,7 @@ from . import solution
     COUNTED,
     BREAKDOWN,
 ) = range(13)
-ENDS = (
-    "running",
-    "to be started",
-    "to be verified",
-    solution.CONVERGED,
-    solution.MAXITER,
-    solution.STAGNATION,
-    solution.NOT_DEFINITE,
-    solution.M_NOT_DEFINITE,
-    solution.M_SINGULAR,
-    solution.A_NOT_FINITE,
-    solution.M_NOT_FINITE,
-    solution.ITERATIONS,
-    solution.BREAKDOWN,
-)
+ENDS = ("running", "to be started", "to be verified", *solution.INFO)
 #: A restart must have reduced the true residual to this part of what it was, else it was the last one.
 PROGRESS = 0.5
 
@@ -46,12 +32,17 @@ class Judge:
     """Who goes on, by true residuals, in host memory: everything is (columns,)."""
 
     def __init__(
-        self, columns: int, tolerance: np.ndarray | None, limit: int, shared: tuple[np.ndarray, np.ndarray] | None = None
+        self,
+        columns: int,
+        tolerance: np.ndarray | None,
+        limit: int,
+        shared: tuple[np.ndarray, np.ndarray] | None = None,
+        progress: float = PROGRESS,
     ) -> None:
         self.end, self.iterations = shared or (np.empty(columns, np.int64), np.empty(columns, np.int64))
         self.end[:], self.iterations[:] = RUNNING, 0
         self.best = np.full(columns, np.inf)
-        self.tolerance, self.limit = tolerance, limit
+        self.tolerance, self.limit, self.progress = tolerance, limit, progress
 
     def judge(self, true: np.ndarray) -> bool:
         """Decide for each column whether it has ended or starts again from its true residual; whether any does."""
@@ -72,7 +63,7 @@ class Judge:
             return MAXITER
         if end != RUNNING or np.isinf(before):
             self.best[j] = norm
-        if end != RUNNING and norm > PROGRESS * before:
+        if end != RUNNING and norm > self.progress * before:
             return BREAKDOWN if end == BREAKDOWN else STAGNATION
         return RUNNING
 

@@ -66,31 +66,19 @@ class Limits(NamedTuple):
     maxiter: int
 
 
-class Adjoint:
-    """Products with the conjugate transpose of A."""
+def _adjoint(matrix: Any, device: devices.Device, columns: int) -> Any:
+    """The conjugate transpose of A, for products with vectors and matrices."""
+    if not isinstance(matrix, SparseArray):
+        return operators.Operator(matrix.shape[::-1], matrix.dtype, matrix.rmatvec)
+    turned = transposed.with_tables(matrix.T, columns)
+    if matrix.dtype.kind != "c":
+        return turned
 
-    def __init__(self, matrix: Any, device: devices.Device, columns: int) -> None:
-        self.matrix, self.device = matrix, device
-        self.is_array = isinstance(matrix, SparseArray)
-        self.transposed: Any = transposed.with_tables(matrix.T, columns) if self.is_array else None
+    def multiply(x: Any, out: Any) -> None:
+        operators.multiply(turned, x.conj(), out)
+        device.xp.conj(out, out=out)
 
-    def __call__(self, x: Any, out: Any) -> Any:
-        """``out = A^H @ x`` for a vector or a matrix."""
-        if not self.is_array:
-            return self._by_columns(x, out)
-        if self.matrix.dtype.kind != "c":
-            return operators.multiply(self.transposed, x, out)
-        operators.multiply(self.transposed, x.conj(), out)
-        return self.device.xp.conj(out, out=out)
-
-    def _by_columns(self, x: Any, out: Any) -> Any:
-        if x.ndim == 1:
-            return self.matrix.rmatvec(x, out)
-        for j in range(x.shape[1]):
-            column = out[:, j].copy()
-            self.matrix.rmatvec(x[:, j].copy(), column)
-            out[:, j] = column
-        return out
+    return operators.Operator(matrix.shape[::-1], matrix.dtype, multiply, multiply)
 
 
 def lsmr(
@@ -150,9 +138,7 @@ def lsmr(
     matrix = operators.operator(A, device)
     with device.use():
         xp = device.xp
-        b = operators.dense_vector(b if devices.of(b).kind == "cuda" else np.atleast_1d(b), "b", device)
-        if b.ndim not in (1, 2) or b.shape[0] != matrix.shape[0]:
-            raise ValueError(f"b must have shape ({matrix.shape[0]},) or ({matrix.shape[0]}, k) for this A; got {b.shape}")
+        b = arguments.right_side(b if devices.of(b).kind == "cuda" else np.atleast_1d(b), matrix.shape[0], device)
         starts = [] if x0 is None else [operators.dense_vector(x0, "x0", device)]
         dtype = operators.vector_dtype(matrix.dtype, b.dtype, *(start.dtype for start in starts))
         b = xp.ascontiguousarray(b, dtype)
@@ -161,13 +147,12 @@ def lsmr(
             if starts[0].shape != x.shape and not starts[0].size == len(x) == x.size:
                 raise ValueError(f"x0 must have shape {x.shape}; got {starts[0].shape}")
             x[...] = starts[0].reshape(x.shape)
-        limit, damp = arguments.count(maxiter, "maxiter", min(matrix.shape)), arguments.real(damp or 0, "damp")
         limits = Limits(
-            damp,
+            arguments.real(damp or 0, "damp"),
             arguments.tolerance(1e-6 if atol is None else atol, "atol"),
             arguments.tolerance(1e-6 if btol is None else btol, "btol"),
             arguments.tolerance(1e8 if conlim is None else conlim, "conlim"),
-            limit,
+            arguments.count(maxiter, "maxiter", min(matrix.shape)),
         )
         with np.errstate(all="ignore"):
             found, is_worse = _solved(matrix, b, x, limits, device)
@@ -193,31 +178,31 @@ def _solved(matrix: Any, b: Any, x: Any, limits: Limits, device: devices.Device)
         b, x, norm_b = solving.times(b, scale, xp), solving.times(x, scale, xp), norm_b * scale
     start = x.copy() if damp and has_start else None
     columns = math.prod(b.shape[1:]) if device.kind == "cuda" else 1
-    adjoint = Adjoint(matrix, device, columns)
+    adjoint = _adjoint(matrix, device, columns)
     matrix = transposed.with_tables(matrix, columns)
     solve: Any = _by_columns
     if device.kind == "cuda":
         from .gpu.lsmr import run as solve
     found = Result(*solve(matrix, adjoint, b, x, norm_b, limits))
-    found, is_worse = _verified(matrix, adjoint, (b, start, norm_b), found, limits)
+    found, is_worse = _verified((matrix, adjoint), (b, start, norm_b), found, limits, device)
     if (scale != 1).any():
         norms = {name: getattr(found, name) / scale for name in ("normr", "normar", "normx")}
         found = found._replace(x=solving.times(found.x, 1 / scale, xp), **norms)
     return found, is_worse
 
 
-def _by_columns(matrix: Any, adjoint: Adjoint, b: Any, x: Any, norm_b: np.ndarray, limits: Limits) -> tuple[Any, ...]:
+def _by_columns(matrix: Any, adjoint: Any, b: Any, x: Any, norm_b: np.ndarray, limits: Limits) -> tuple[Any, ...]:
     """x, from the start x, and what SciPy returns beside it, for one column after the other."""
     dtype = b.dtype
 
-    def product(call: Any, length: int) -> Any:
-        return lambda vector: call(np.ascontiguousarray(vector, dtype).reshape(-1), np.empty(length, dtype))
+    def product(of: Any) -> Any:
+        return lambda vector: of.matvec(np.ascontiguousarray(vector, dtype).reshape(-1), np.empty(of.shape[0], dtype))
 
-    times = product(matrix.matvec, matrix.shape[0]), product(adjoint, matrix.shape[1])
+    times = product(matrix), product(adjoint)
     operator = scipy.sparse.linalg.LinearOperator(matrix.shape, *times, dtype=dtype)
     sides, starts = (vector[:, None] if vector.ndim == 1 else vector for vector in (b, x))
     ends = np.zeros((7, sides.shape[1]))
-    for j, is_usable in enumerate(np.isfinite(norm_b) & np.isfinite(arguments.norms(x, adjoint.device))):
+    for j, is_usable in enumerate(np.isfinite(norm_b) & np.isfinite(arguments.norms(x, devices.CPU))):
         ends[0, j] = 7
         if is_usable:
             start = starts[:, j].copy() if starts[:, j].any() else None
@@ -227,7 +212,7 @@ def _by_columns(matrix: Any, adjoint: Adjoint, b: Any, x: Any, norm_b: np.ndarra
 
 
 def _verified(
-    matrix: Any, adjoint: Adjoint, given: tuple[Any, Any, np.ndarray], found: Result, limits: Limits
+    products: tuple[Any, Any], given: tuple[Any, Any, np.ndarray], found: Result, limits: Limits, device: devices.Device
 ) -> tuple[Result, np.ndarray]:
     """With 7, and the true norms, where a solution was said to be found by estimates that x itself does not meet; and for
     which columns it was said though 0 has a smaller residual, as the tolerance counts in how large x is.
@@ -236,9 +221,9 @@ def _verified(
     is_found = np.isin(stop, (1, 2, 4, 5))
     if not is_found.any():
         return found, is_found
-    device, damp, eps = adjoint.device, limits.damp, 10 * float(np.finfo(b.dtype).eps)
+    damp, eps, (matrix, adjoint) = limits.damp, 10 * float(np.finfo(b.dtype).eps), products
     r = b - operators.multiply(matrix, x, device.xp.empty_like(b))
-    back, rounding = adjoint(r, device.xp.empty_like(x)), eps * (norm_a * norm_x + norm_b)
+    back, rounding = operators.multiply(adjoint, r, device.xp.empty_like(x)), eps * (norm_a * norm_x + norm_b)
     size = arguments.norms(r, device)
     is_worse = is_found & (damp == 0) & (size > 1.01 * norm_b)
     if damp:  # the penalty is on the way from the start

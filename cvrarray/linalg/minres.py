@@ -8,88 +8,69 @@ preconditioner.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from . import arguments, operators, solving
-from .ends import A_NAN, BREAKDOWN, M_SINGULAR
-from .iteration import Method
+from .ends import BREAKDOWN, M_NOT_DEFINITE, M_SINGULAR, VERIFY
+from .rounds import Ended, Look, Rounds
 from .system import System
 
 
-class MINRES(Method):
-    """The steps of the method: one product and one preconditioning each."""
+class MINRES(Rounds):
+    """One product and one preconditioning an iteration, of which SciPy's loop ends by another test."""
 
-    works_with = ("old", "new", "y", "basis", "w", "w_old", "w_new")
+    def round(self, r: np.ndarray, enough: float, limit: int, look: Look) -> tuple[np.ndarray, int]:
+        """See :class:`Rounds`. Lanczos vectors of the last two steps and the next one are `old`, `new` and `y`, unscaled."""
+        d, w, w_old, old, new = *(np.zeros_like(r) for _ in range(4)), r
+        z = self._preconditioned(new)
+        beta = phi_bar = self._length(new, z)
+        if beta == 0:
+            raise Ended(M_SINGULAR)
+        beta_old, epsilon, delta_bar, c, s = 1.0, 0.0, 0.0, -1.0, 0.0
+        for _ in range(limit):
+            basis = z / beta
+            y = self.A.matvec(basis) - (beta / beta_old) * old
+            alpha = float(np.vdot(basis, y).real)
+            y -= (alpha / beta) * new
+            old, new, z = new, y, self._preconditioned(y)
+            beta_old, beta = beta, self._length(new, z)
+            epsilon_old, epsilon = epsilon, s * beta
+            delta, gamma_bar = c * delta_bar + s * alpha, s * delta_bar - c * alpha
+            delta_bar = -c * beta
+            gamma = math.hypot(gamma_bar, beta)
+            if gamma == 0:
+                return d, BREAKDOWN
+            c, s = gamma_bar / gamma, beta / gamma
+            w_old *= -epsilon_old / gamma
+            w_old += basis / gamma
+            w_old -= (delta / gamma) * w
+            w_old, w = w, w_old
+            d += c * phi_bar * w
+            r = s * s * r - (c * phi_bar / gamma) * new  # phi_bar s / beta is phi_bar / gamma
+            phi_bar *= s
+            look(d)
+            if np.linalg.norm(r) <= enough or beta == 0:
+                return d, VERIFY if beta else BREAKDOWN
+        return d, VERIFY
 
-    old: Any  # the Lanczos vectors of the last two steps and the next one, before their scaling
-    new: Any
-    y: Any
-    basis: Any  # the same, preconditioned
-    w: Any
-    w_old: Any
-    w_new: Any
+    def _preconditioned(self, r: np.ndarray) -> np.ndarray:
+        return r if self.M is None else self.M.matvec(r)
 
-    def start(self) -> None:
-        """The first Lanczos vector is the residual."""
-        v = self.v
-        self.new[...] = self.r
-        self.old[...] = 0
-        self.w[...] = 0
-        self.w_old[...] = 0
-        self.basis[...] = self.precondition(self.r, self.y)
-        self.beta = self.length(v.real_dot(self.new, self.basis))
-        self.stop(self.beta == 0, M_SINGULAR)
-        zero = v.constant(0)
-        self.beta_old, self.epsilon, self.delta_bar, self.phi_bar = zero, zero, zero, self.beta
-        self.c, self.s = zero - 1, zero
-        self.is_first = True
-
-    def step(self, x: Any) -> Any:
-        """See :class:`Method`."""
-        v = self.v
-        one, zero = v.constant(1), v.constant(0)
-        v.combine(self.ratio(one, self.beta), self.basis, zero, self.basis, self.basis)
-        self.times(self.basis, self.y)
-        if not self.is_first:
-            v.add(-self.ratio(self.beta, self.beta_old), self.old, self.y)
-        self.is_first = False
-        alpha = v.real_dot(self.basis, self.y)
-        self.stop(~v.is_finite(alpha), A_NAN)
-        v.add(-self.ratio(alpha, self.beta), self.new, self.y)
-        self.old, self.new, self.y = self.new, self.y, self.old
-
-        preconditioned = self.precondition(self.new, self.y)
-        beta = self.length(v.real_dot(self.new, preconditioned))
-        epsilon_old, self.epsilon = self.epsilon, self.s * beta
-        delta = self.c * self.delta_bar + self.s * alpha
-        gamma_bar = self.s * self.delta_bar - self.c * alpha
-        self.delta_bar = -self.c * beta
-        gamma = v.sqrt(gamma_bar**2 + beta**2)
-        self.stop(gamma == 0, BREAKDOWN)
-        self.c, self.s = self.ratio(gamma_bar, gamma), self.ratio(beta, gamma)
-        phi, self.phi_bar = self.c * self.phi_bar, self.s * self.phi_bar
-
-        inverse = self.ratio(one, gamma)
-        v.combine(inverse, self.basis, -epsilon_old * inverse, self.w_old, self.w_new)
-        v.combine(one, self.w_new, -delta * inverse, self.w, self.w_new)
-        self.w_old, self.w, self.w_new = self.w, self.w_new, self.w_old
-        v.add(self.where_active(phi), self.w, x)
-        # s^2 r - phi_bar c / beta * (the next Lanczos vector); phi_bar / beta is phi_bar before this step over gamma
-        factor = -self.c * self.ratio(self.phi_bar, beta)
-        v.combine(self.s**2, self.r, factor, self.new, self.r)
-        self.basis[...] = preconditioned
-        self.beta_old, self.beta = self.beta, beta
-        return v.norm(self.r)
-
-    def settle(self) -> None:
-        """See :class:`Method`: the Krylov space is exhausted, and the residual is not 0."""
-        self.stop(self.beta == 0, BREAKDOWN)
+    def _length(self, r: np.ndarray, z: np.ndarray) -> float:
+        """The root of ``r @ M @ r``."""
+        square = float(np.vdot(r, z).real)
+        if not math.isfinite(square):
+            raise Ended(None)
+        if square < 0:
+            raise Ended(M_NOT_DEFINITE)
+        return math.sqrt(square)
 
 
-def _method(system: System) -> Method:
+def _method(system: System) -> Any:
     """The method on the system's device."""
     if system.device.kind == "cuda":
         from .gpu.minres import Launches
@@ -115,22 +96,15 @@ def minres(
 
     Parameters
     ----------
-    A : (n, n) array of ours, sparse or dense matrix, or operator
-    b : (n,) or (n, k) array on A's device
-        k columns are k systems, solved side by side; each stops by its own tolerance.
-    x0 : array like b, optional
-        Where to start; ``"Mb"`` for ``M @ b``. Default: 0.
+    A, b, x0, M, callback
+        As of :func:`cg`; A need not be definite, but M must. A name of M stands for that of A without the shift. On a CPU
+        columns of b are solved for one after the other.
     rtol : float
         A column has converged where ``|b - A @ x| <= rtol * |b|``, computed from x itself. (SciPy's test counts the
         sizes of A and x in too, so it can end earlier.)
     shift : float
     maxiter : int, optional
         The most iterations. Default: ``5 * n``.
-    M : like A, or a preconditioner of this module, or ``"jacobi"`` or ``"block_jacobi"``, optional
-        An approximation of A's inverse, symmetric (Hermitian) and positive definite, also where A is not. A name stands
-        for that of A without the shift.
-    callback : function, optional
-        Called as ``callback(x)`` after each iteration.
     show : bool
         Print a line at the end.
     check : bool
@@ -138,14 +112,13 @@ def minres(
 
     Returns
     -------
-    x : array like b
-    info : int
-        0: converged. Above 0: iterations that did not meet the tolerance. Below 0: a failure, see :mod:`cvrarray.linalg`.
+    x, info
+        As of :func:`cg`.
 
     Raises
     ------
     TypeError, ValueError
-        Devices, shapes or dtypes do not fit, or an argument is out of range.
+        As :func:`cg`.
 
     Examples
     --------

@@ -9,7 +9,7 @@ Phys. 188, 2003.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,20 +17,21 @@ from ..bbcsr import BBCSRArray
 from ..choice.construct import asarray
 from ..core import devices
 from . import operators
-from .preconditioners import Chebyshev, Preconditioner, Workspace
+from .preconditioners import Chebyshev, Preconditioner, Workspace, precision
 
-SMOOTHERS = ("chebyshev", "jacobi")
 #: Of Chebyshev's smoother: the part of the spectrum that the coarser levels do not see.
 RATIO = 30.0
 #: The coarsest level is inverted as a dense matrix: more rows than this would cost more than all other levels.
 MOST_DENSE = 4096
 
 
-class Level:
-    """A level but the coarsest: its matrix, its smoother, and the ways down and up."""
+class Level(NamedTuple):
+    """A level but the coarsest: its matrix, the ways up and down, and its smoother."""
 
-    def __init__(self, A: Any, P: Any, R: Any, smoother: Any) -> None:
-        self.A, self.P, self.R, self.smoother = A, P, R, smoother
+    A: Any
+    P: Any
+    R: Any
+    smoother: Any
 
 
 class Multigrid(Preconditioner):
@@ -82,17 +83,12 @@ class Multigrid(Preconditioner):
         raise TypeError("a multigrid hierarchy belongs to its matrix. Build it anew, and make another solver")
 
     def astype(self, dtype: Any) -> Multigrid:
-        wanted = np.dtype(dtype)
-        if self.dtype.kind != "c":
-            wanted = np.dtype(wanted.type(0).real.dtype)
-        cast = [
-            Level(level.A.astype(wanted), level.P.astype(wanted), level.R.astype(wanted), level.smoother.astype(wanted))
-            for level in self.levels
-        ]
+        wanted = precision(dtype, self.dtype)
+        cast = [Level(*(part.astype(wanted) for part in level)) for level in self.levels]
         return Multigrid(cast, self.coarsest.astype(wanted), self.device)
 
 
-def multigrid(levels: Any, *, device: Any = None, smoother: str = "chebyshev", degree: int = 2) -> Multigrid:
+def multigrid(levels: Any, *, device: Any = None, degree: int = 2) -> Multigrid:
     """A V-cycle from a hierarchy of pyamg's, with matrices, smoothers and the dense coarsest level on one device.
 
     Parameters
@@ -103,9 +99,8 @@ def multigrid(levels: Any, *, device: Any = None, smoother: str = "chebyshev", d
         used.
     device : str, optional
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: the current GPU if there is one, else the CPU.
-    smoother : {"chebyshev", "jacobi"}
-        Before and after each coarser level: Chebyshev's polynomial of this degree, or so many steps of damped Jacobi.
     degree : int
+        Of Chebyshev's polynomial, which smooths before and after each coarser level.
 
     Returns
     -------
@@ -133,8 +128,6 @@ def multigrid(levels: Any, *, device: Any = None, smoother: str = "chebyshev", d
     >>> (x + 1).round(6), info
     (array([1., 2., 3., 4., 5., 6., 7., 8.]), 0)
     """
-    if smoother not in SMOOTHERS:
-        raise ValueError(f"smoother must be {' or '.join(map(repr, SMOOTHERS))}; got {smoother!r}")
     if isinstance(degree, bool) or int(degree) != degree or degree < 1:
         raise ValueError(f"degree must be a whole number from 1; got {degree!r}")
     given = getattr(levels, "levels", levels)
@@ -143,7 +136,7 @@ def multigrid(levels: Any, *, device: Any = None, smoother: str = "chebyshev", d
         raise TypeError("levels must be a hierarchy of pyamg's, such as pyamg.smoothed_aggregation_solver(S) returns")
     target = devices.default() if device is None else devices.parse(device)
     with target.use():
-        made = [_level(level, smoother, int(degree), target) for level in given[:-1]]
+        made = [_level(level, int(degree), target) for level in given[:-1]]
         coarsest = _inverse(given[-1].A, target)
         for k, level in enumerate(made):
             n, below = level.A.shape[0], (made[k + 1].A.shape if k + 1 < len(made) else coarsest.shape)[0]
@@ -153,31 +146,13 @@ def multigrid(levels: Any, *, device: Any = None, smoother: str = "chebyshev", d
         return Multigrid(made, coarsest, target)
 
 
-def _level(level: Any, smoother: str, degree: int, target: devices.Device) -> Level:
+def _level(level: Any, degree: int, target: devices.Device) -> Level:
     for name in ("P", "R"):
         if not hasattr(level, name):
             raise TypeError(f"each level but the coarsest must have A, P and R; {name} is missing")
     A, P, R = (asarray(matrix, device=str(target)) for matrix in (level.A, level.P, level.R))
     operators.check_square(A.shape, "A of a level")
-    if smoother == "chebyshev":
-        return Level(A, P, R, Chebyshev(A, degree, RATIO))
-    return Level(A, P, R, DampedJacobi(A, degree, RATIO))
-
-
-class DampedJacobi(Chebyshev):
-    """Steps of Jacobi's iteration, damped by 4/3 over the largest eigenvalue of ``D^-1 A``, which is right for
-    smoothing.
-    """
-
-    def smooth(self, b: Any, x: Any, is_zero: bool = False) -> Any:
-        d, product = self._workspace(b)
-        turn = self._turn(b)
-        for step in range(self.degree):
-            is_first = step == 0 and is_zero
-            if not is_first:
-                operators.multiply(self.matrix, x, product)
-            turn(0.0, 4 / (3 * self.largest), is_first, b, product, d, x)
-        return x
+    return Level(A, P, R, Chebyshev(A, degree, RATIO))
 
 
 def _inverse(A: Any, target: devices.Device) -> Any:

@@ -247,7 +247,10 @@ def multiply(matrix: Any, x: Any, out: Any) -> Any:
 
 
 def diagonal_source(A: Any, name: str = "M") -> Any:
-    """An array of ours for a matrix of any package, on its own device."""
+    """An array of ours, whose entries can be read, for a matrix of any package, on its own device."""
+    if isinstance(A, SparseArray):
+        numeric(A.dtype, "A")
+        return A
     if coercion.package(A) in coercion.SPARSE_PACKAGES or hasattr(A, "__array__") or hasattr(A, "__cuda_array_interface__"):
         is_on_gpu = coercion.package(A) in ("cupyx", "cupy")
         return asarray(A, device=None if is_on_gpu else "cpu")

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from ..array import structure
+from ..array import encoding, structure
 from ..array.base import SparseArray
 from ..array.format import FormatArray
 from ..core import devices
 from ..core.remembered import Remembered
 from . import operators
+from .system import Lanes
 
 #: Steps of the Lanczos iteration that bounds the largest eigenvalue.
 LANCZOS_STEPS = 12
@@ -91,34 +92,50 @@ class Workspace:
     """
 
     def __init__(self, device: devices.Device, make: Callable[[tuple[int, ...], np.dtype], Any]) -> None:
-        self._device, self._make = device, make
-        self._sets: dict[tuple[Any, ...], Any] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_sets": {}}
+        self._device, self._make, self._sets = device, make, Lanes()
 
     def __call__(self, out: Any) -> Any:
         """The set for an application that writes to `out`."""
-        lane = ("graph", out.data.ptr) if self._device.is_capturing() else self._device.lane()
-        key = (out.shape, out.dtype, *lane)
+        if self._device.is_capturing():
+            return self._sets.captured((out.shape, out.dtype, out.data.ptr), lambda: self._make(out.shape, out.dtype))
+        key = (out.shape, out.dtype, *self._device.lane())
         found = self._sets.get(key)
-        if found is None:
-            found = self._sets[key] = self._make(out.shape, out.dtype)
-        return found
+        return self._sets.put(key, self._make(out.shape, out.dtype)) if found is None else found
 
 
-class Jacobi(Preconditioner):
+class Inverse(Preconditioner):
+    """What multiplies by ``inverse``, numbers that a subclass makes from A."""
+
+    inverse: Any
+
+    def __init__(self, A: Any) -> None:
+        self.device = A._target if isinstance(A, SparseArray) else devices.of(A)
+        self.shape = (operators.check_square(A.shape),) * 2
+        self.inverse = self._inverted(A)
+        self.dtype = self.inverse.dtype
+
+    def _inverted(self, A: Any) -> Any:
+        raise NotImplementedError
+
+    def update(self, A: Any) -> None:
+        self.require_shape(A)
+        inverse = self._inverted(A)
+        self._swap(inverse=inverse, dtype=inverse.dtype)
+
+    def astype(self, dtype: Any) -> Any:
+        cast = self.frozen()
+        cast.inverse = cast.inverse.astype(precision(dtype, cast.dtype))
+        cast.dtype = cast.inverse.dtype
+        return cast
+
+
+class Jacobi(Inverse):
     """The inverse of the diagonal: see :func:`jacobi`.
 
     Attributes
     ----------
     inverse : (n,) array, real where A's diagonal is
     """
-
-    def __init__(self, A: Any) -> None:
-        self.device, self.shape = _device(A), (operators.check_square(A.shape),) * 2
-        self.inverse = self._inverted(A)
-        self.dtype = self.inverse.dtype
 
     def _inverted(self, A: Any) -> Any:
         xp = self.device.xp
@@ -141,16 +158,8 @@ class Jacobi(Preconditioner):
         self.device.xp.multiply(inverse, r, out=out)
         return out
 
-    def update(self, A: Any) -> None:
-        self.require_shape(A)
-        inverse = self._inverted(A)
-        self._swap(inverse=inverse, dtype=inverse.dtype)
 
-    def astype(self, dtype: Any) -> Any:
-        return _cast(self, dtype)
-
-
-class BlockJacobi(Preconditioner):
+class BlockJacobi(Inverse):
     """The inverses of the blocks on the diagonal: see :func:`block_jacobi`.
 
     Attributes
@@ -162,11 +171,8 @@ class BlockJacobi(Preconditioner):
     capturable = True
 
     def __init__(self, A: Any, block_size: int) -> None:
-        self.device, self.shape = _device(A), (operators.check_square(A.shape),) * 2
         self.block_size = block_size
-        self.inverse = self._inverted(A)
-        self.dtype = self.inverse.dtype
-        self._workspace = Workspace(self.device, self._padded)
+        super().__init__(A)
         self._kernels: dict[Any, Any] = {}  # frozen ones have the same
 
     def _inverted(self, A: Any) -> Any:
@@ -180,9 +186,6 @@ class BlockJacobi(Preconditioner):
                 blocks[-1, own, own] = 1
             return inverses(blocks, xp).astype(operators.vector_dtype(A.dtype))
 
-    def _padded(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        return np.zeros((len(self.inverse) * self.block_size, *shape[1:]), dtype)
-
     def work(self, r: Any, out: Any) -> Any:
         """:meth:`apply` as calls of kernels, for loops in compiled code on a CPU; None where it consists of none."""
         if self.device.kind != "cpu" or r.ndim != 1 or r.dtype != self.dtype:
@@ -193,36 +196,31 @@ class BlockJacobi(Preconditioner):
 
     def apply(self, r: Any, out: Any) -> Any:
         inverse = self.inverse
-        if self.device.kind == "cpu" and r.ndim == 1 and r.dtype == inverse.dtype:
-            run = self._kernels.get(r.dtype)
-            if run is None:
-                from .cpu.vectors import block_product
-
-                run = self._kernels[r.dtype] = block_product(inverse)
-            run(inverse, r, out)
-            return out
         if self.device.kind == "cuda":
             from .gpu.vectors import times_blocks
 
             times_blocks(inverse, r, out)
             return out
+        if r.ndim == 1 and r.dtype == inverse.dtype:
+            if r.dtype not in self._kernels:
+                from .cpu.vectors import block_product
+
+                self._kernels[r.dtype] = block_product(inverse)
+            self._kernels[r.dtype](inverse, r, out)
+            return out
         whole, n = r, self.shape[0]
         if len(inverse) * self.block_size != n:
-            whole = self._workspace(out)
+            whole = np.zeros((len(inverse) * self.block_size, *r.shape[1:]), r.dtype)
             whole[:n] = r
         product = np.matmul(inverse.astype(r.dtype, copy=False), whole.reshape(len(inverse), self.block_size, -1))
         out[...] = product.reshape(whole.shape)[:n]
         return out
 
-    def update(self, A: Any) -> None:
-        self.require_shape(A)
-        inverse = self._inverted(A)
-        self._swap(inverse=inverse, dtype=inverse.dtype)
 
-    def astype(self, dtype: Any) -> Any:
-        cast = _cast(self, dtype)
-        cast._workspace, cast._kernels = Workspace(self.device, cast._padded), {}
-        return cast
+def precision(dtype: Any, like: np.dtype) -> np.dtype:
+    """`dtype`, or its real one where `like` is real."""
+    wanted: np.dtype = np.dtype(dtype)
+    return wanted if like.kind == "c" else np.dtype(wanted.type(0).real.dtype)
 
 
 #: By a structure: where the blocks on the diagonal lie, for each size. No more numbers than the blocks' own.
@@ -234,21 +232,12 @@ def diagonal_blocks(A: Any, size: int) -> Any:
     once for each structure.
     """
     if not isinstance(A, FormatArray):
-        return (A if isinstance(A, SparseArray) else operators.diagonal_source(A)).block_diagonal(size)
+        return structure.block_diagonal(A if isinstance(A, SparseArray) else operators.diagonal_source(A), size)
     xp = A._target.xp
     slots = _PLACES.of(A._structure, size, lambda: structure.block_diagonal_slots(A, size))
     if not A.nnz:
         return xp.zeros(slots.shape, A.dtype)
-    return xp.where(slots >= 0, A._values_at(slots), A.dtype.type(0))
-
-
-def _cast(one: Any, dtype: Any) -> Any:
-    """A copy of a preconditioner whose inverse has the precision of `dtype`, and is real where it was."""
-    cast, dtype = one.frozen(), np.dtype(dtype)
-    if cast.inverse.dtype.kind != "c" and dtype.kind == "c":
-        dtype = np.dtype(dtype.type(0).real.dtype)
-    cast.inverse, cast.dtype = cast.inverse.astype(dtype), dtype
-    return cast
+    return xp.where(slots >= 0, encoding.at(A, slots), A.dtype.type(0))
 
 
 def inverses(blocks: Any, xp: Any) -> Any:
@@ -295,21 +284,16 @@ class Chebyshev(Preconditioner):
     capturable = True
 
     def __init__(self, A: Any, degree: int, ratio: float, largest: float | None = None) -> None:
-        self.device, self.shape = _device(A), (operators.check_square(A.shape),) * 2
+        jacobi = Jacobi(A)
+        self.device, self.shape, self.dtype = jacobi.device, jacobi.shape, operators.vector_dtype(A.dtype)
         self.matrix, self.degree, self.ratio = A, degree, ratio
-        self._jacobi = Jacobi(A)
-        self.dtype = operators.vector_dtype(A.dtype)
-        self.largest = largest if largest is not None else largest_eigenvalue(A, self._jacobi.inverse, self.device)
+        self.inverse_diagonal = _real(jacobi.inverse)
+        self.largest = largest if largest is not None else largest_eigenvalue(A, self.inverse_diagonal, self.device)
         self._workspace = Workspace(self.device, self._vectors)
         self._kernels: dict[Any, Any] = {}
 
     def _vectors(self, shape: tuple[int, ...], dtype: np.dtype) -> list[Any]:
         return [self.device.xp.empty(shape, dtype) for _ in range(2)]
-
-    @property
-    def inverse_diagonal(self) -> Any:
-        """(n,) the inverse of A's diagonal."""
-        return self._jacobi.inverse
 
     def apply(self, r: Any, out: Any) -> Any:
         return self.frozen().smooth(r, out, is_zero=True)
@@ -334,61 +318,32 @@ class Chebyshev(Preconditioner):
         return x
 
     def _turn(self, b: Any) -> Callable[..., None]:
-        """``d = old d + new D^-1 (b - product); x += d``."""
-        key = (b.ndim, b.dtype)
+        """``d = old d + new D^-1 (b - product); x += d``, in one kernel, which takes no memory."""
+        key = (b.shape[1:], b.dtype)
         if key not in self._kernels:
-            inverse = self.inverse_diagonal
-            if self.device.kind == "cpu" and b.ndim == 1 and inverse.dtype.kind != "c":
+            if self.device.kind == "cpu":
                 from .cpu.vectors import chebyshev_turn
-
-                self._kernels[key] = chebyshev_turn(inverse, b)
             else:
-                self._kernels[key] = _chebyshev_turn(inverse, b, self.device.xp)
+                from .gpu.vectors import chebyshev_turn
+            self._kernels[key] = chebyshev_turn(self.inverse_diagonal, b)
         found: Callable[..., None] = self._kernels[key]
         return found
 
     def update(self, A: Any) -> None:
         self.require_shape(A)
-        inverted = Jacobi(A)
-        largest = largest_eigenvalue(A, inverted.inverse, self.device)
-        self._swap(matrix=A, _jacobi=inverted, largest=largest, _kernels={})
+        inverse = _real(Jacobi(A).inverse)
+        self._swap(matrix=A, inverse_diagonal=inverse, largest=largest_eigenvalue(A, inverse, self.device), _kernels={})
 
     def astype(self, dtype: Any) -> Chebyshev:
-        now, single = self.frozen(), np.dtype(dtype)
-        if now.matrix.dtype.kind != "c":
-            single = np.dtype(single.type(0).real.dtype)
-        return type(self)(now.matrix.astype(single), now.degree, now.ratio, now.largest)
+        now = self.frozen()
+        return type(self)(now.matrix.astype(precision(dtype, now.matrix.dtype)), now.degree, now.ratio, now.largest)
 
 
-def _chebyshev_turn(inverse: Any, b: Any, xp: Any) -> Callable[..., None]:
-    """:meth:`Chebyshev._turn` in array code; on a GPU one kernel, which takes no memory."""
-    scale = (inverse if b.ndim == 1 else inverse[:, None]).astype(b.dtype if inverse.dtype.kind == "c" else b.real.dtype)
-    if hasattr(xp, "ElementwiseKernel"):
-        step = xp.ElementwiseKernel(
-            "S s, T old, T new_, bool first, T b, T product, T d0, T x0",
-            "T d, T x",
-            "T t = s * (first ? b : b - product) * new_; if (old != T(0)) t += old * d0; d = t; x = first ? t : x0 + t;",
-            "cvrarray_chebyshev_turn",
-        )
-        number = b.dtype.type
-        return lambda old, new, is_first, b, product, d, x: step(
-            scale, number(old), number(new), is_first, b, product, d, x, d, x
-        )
-
-    def turn(old: float, new: float, is_first: bool, b: Any, product: Any, d: Any, x: Any) -> None:
-        if is_first:
-            d[...] = b * scale
-            d *= b.real.dtype.type(new)
-            x[...] = d
-            return
-        step = (b - product) * scale
-        step *= b.real.dtype.type(new)
-        if old:
-            step += b.real.dtype.type(old) * d
-        d[...] = step
-        x += d
-
-    return turn
+def _real(inverse: Any) -> Any:
+    """The inverse of a Hermitian matrix's diagonal."""
+    if inverse.dtype.kind == "c":
+        raise ValueError("chebyshev needs a Hermitian A; its diagonal is complex. Use jacobi")
+    return inverse
 
 
 def largest_eigenvalue(A: Any, inverse: Any, device: devices.Device) -> float:
@@ -424,18 +379,6 @@ def largest_eigenvalue(A: Any, inverse: Any, device: devices.Device) -> float:
     return float(np.linalg.eigvalsh(tridiagonal)[-1] + betas[-1])
 
 
-def _device(A: Any) -> devices.Device:
-    return A._target if isinstance(A, SparseArray) else devices.of(A)
-
-
-def _matrix(A: Any, name: str) -> Any:
-    """A as something whose entries can be read."""
-    if isinstance(A, SparseArray):
-        operators.numeric(A.dtype, "A")
-        return A
-    return operators.diagonal_source(A, name)
-
-
 def jacobi(A: Any) -> Jacobi:
     """The diagonal preconditioner: ``M = inv(diag(A))``. The solvers apply it inside their updates of vectors.
 
@@ -461,7 +404,7 @@ def jacobi(A: Any) -> Jacobi:
     >>> cvrarray.linalg.jacobi(A).matvec(np.ones(2))
     array([0.5 , 0.25])
     """
-    return Jacobi(_matrix(A, "jacobi"))
+    return Jacobi(operators.diagonal_source(A, "jacobi"))
 
 
 def block_jacobi(A: Any, block_size: int | None = None) -> BlockJacobi:
@@ -493,7 +436,7 @@ def block_jacobi(A: Any, block_size: int | None = None) -> BlockJacobi:
     >>> cvrarray.linalg.block_jacobi(A).matvec(np.ones(4)).round(6)
     array([0.333333, 0.333333, 0.25    , 0.25    ])
     """
-    A = _matrix(A, "block_jacobi")
+    A = operators.diagonal_source(A, "block_jacobi")
     size = getattr(A, "block_size", None) if block_size is None else block_size
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or not 1 <= size <= 64:
         raise ValueError(
@@ -541,7 +484,7 @@ def chebyshev(A: Any, degree: int = 3, *, ratio: float = 30.0) -> Chebyshev:
         raise ValueError(f"degree must be a whole number from 1; got {degree!r}")
     if not ratio > 1:
         raise ValueError(f"ratio must be above 1; got {ratio!r}")
-    return Chebyshev(_matrix(A, "chebyshev"), int(degree), float(ratio))
+    return Chebyshev(operators.diagonal_source(A, "chebyshev"), int(degree), float(ratio))
 
 
 NAMED: dict[str, Callable[[Any], Any]] = {"jacobi": jacobi, "block_jacobi": block_jacobi}

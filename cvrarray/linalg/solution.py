@@ -20,18 +20,18 @@ B_NOT_FINITE = "b not finite"
 X0_NOT_FINITE = "x0 not finite"
 
 #: SciPy's ``info`` of each end; None stands for the number of iterations, which SciPy returns where a tolerance is not
-#: met.
+#: met. The order is that of the numbers in :mod:`.ends`.
 INFO: dict[str, int | None] = {
     CONVERGED: 0,
-    ITERATIONS: None,
     MAXITER: None,
     STAGNATION: None,
-    BREAKDOWN: -10,
     NOT_DEFINITE: -1,
     M_NOT_DEFINITE: -2,
     M_SINGULAR: -3,
     A_NOT_FINITE: -4,
     M_NOT_FINITE: -5,
+    ITERATIONS: None,
+    BREAKDOWN: -10,
     B_NOT_FINITE: -6,
     X0_NOT_FINITE: -7,
 }
@@ -51,7 +51,8 @@ class Outcome(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """The result of :meth:`CG.solve <cvrarray.linalg.CG.solve>`. For b (n, k) each field but x has one entry a column.
+    """The result of :meth:`CG.solve <cvrarray.linalg.CG.solve>` and of :func:`cvrarray.dask.cg`. For b (n, k) each field but
+    x has one entry a column.
 
     Attributes
     ----------
@@ -66,6 +67,8 @@ class Solution(NamedTuple):
         Why it ended, in words: see :mod:`cvrarray.linalg`.
     history : (iterations + 1,) or (iterations + 1, k) array on the device, or None
         Such residuals of every iteration, where ``history=True`` asked for them.
+    traffic : cvrarray.dask.Traffic, or None
+        What an iteration on several workers costs.
 
     Examples
     --------
@@ -83,6 +86,7 @@ class Solution(NamedTuple):
     converged: Any
     reason: Any
     history: Any = None
+    traffic: Any = None
 
     @property
     def info(self) -> int:

@@ -9,22 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ..array import transposed
-from ..array.base import SparseArray
-from ..core.devices import Device
 from . import arguments, operators, solution
 from .arguments import Arguments
 from .solution import Outcome, Solution
 from .system import System
-
-#: Columns are faster side by side where a matrix has so many nonzeros a row, and so many times their number: fewer cost
-#: less than a pass over all vectors, or than the arithmetic of arrays of a number for each column.
-NONZEROS_A_ROW, NONZEROS = 24, 1 << 20
 
 
 def solved(
@@ -37,32 +30,11 @@ def solved(
     rtol, atol = (arguments.tolerance(limit, name) for limit, name in zip(limits, ("rtol", "atol"), strict=False))
     checked = arguments.system(*given)
     limit = arguments.count(limits[2], "maxiter", 10 * checked.b.shape[0])
-    columns = math.prod(checked.b.shape[1:])
+    columns = 1 if checked.device.kind == "cpu" else math.prod(checked.b.shape[1:])
     checked = checked._replace(matrix=transposed.with_tables(checked.matrix, columns))
     with checked.device.use():
-        if callback is None and is_one_by_one(checked.matrix, checked.b, checked.device):
-            found = one_by_one(lambda column: method(described(column)), checked, (rtol, atol), limit)
-        else:
-            found = run(lambda: method(described(checked)), checked, (rtol, atol), limit, callback)
+        found = run(lambda: method(described(checked)), checked, (rtol, atol), limit, callback)
     return found.x, found.info
-
-
-def is_one_by_one(matrix: Any, b: Any, device: Device) -> bool:
-    """Whether the columns of b are solved for one after the other, as kernels for one column are faster."""
-    if device.kind != "cpu" or b.ndim == 1 or not b.shape[1] or not isinstance(matrix, SparseArray):
-        return False
-    is_dense_enough = matrix.nnz >= NONZEROS_A_ROW * len(b) and matrix.nnz * b.shape[1] >= NONZEROS
-    return b.dtype.kind == "c" or not is_dense_enough
-
-
-def one_by_one(engine: Callable[[Arguments], Any], given: Arguments, tolerances: tuple[float, float], limit: int) -> Solution:
-    """:func:`run` for each column by itself, with the engine that is made for the first."""
-    columns = [given._replace(b=b.copy(), x=x.copy()) for b, x in zip(given.b.T, given.x.T, strict=True)]
-    made = cache(lambda: engine(columns[0]))
-    ends = [run(made, column, tolerances, limit) for column in columns]
-    given.x[...] = np.stack([end.x for end in ends], axis=1)
-    iterations, residual, converged = (np.array([end[field] for end in ends]) for field in range(1, 4))
-    return Solution(given.x, iterations, residual, converged, [end.reason for end in ends])
 
 
 def described(given: Arguments, **options: Any) -> System:
@@ -98,8 +70,8 @@ def _scaled(
 ) -> Solution:
     """:func:`run` for norms of b and of the start."""
     b, x, xp, (sizes, starts) = given.b, given.x, given.device.xp, norms
-    bad = arguments.bad_start(sizes, starts)
-    left_out = [j for j, reason in enumerate(bad) if reason]
+    bad = np.where(~np.isfinite(sizes), solution.B_NOT_FINITE, np.where(~np.isfinite(starts), solution.X0_NOT_FINITE, ""))
+    left_out = np.flatnonzero(bad != "").tolist()
     start = x.copy() if given.has_start else None
     scale, is_far = scale_of(sizes, starts, b.dtype)
     dropped = np.flatnonzero(is_far | (sizes == 0))
@@ -117,7 +89,7 @@ def _scaled(
         def callback(value: Any) -> Any:  # GMRES may hand over relative norms instead of x
             return given_callback(times(value, 1 / scale, xp) if np.shape(value) == x.shape else value)
 
-    outcome = engine().run(b, x, tolerance, limit, *([callback] if callback is not None else []))
+    outcome = engine().run(b, x, tolerance, limit, callback)
     if is_scaled:
         outcome = _unscaled(given, b, x, scale, tolerance, outcome)
     if start is None or dropped.size:
@@ -129,7 +101,7 @@ def _scaled(
     if left_out or is_scaled:
         outcome = outcome._replace(
             residual=outcome.residual / scale,
-            reasons=[why or reason for why, reason in zip(bad, outcome.reasons, strict=True)],
+            reasons=[str(why) or reason for why, reason in zip(bad, outcome.reasons, strict=True)],
             history=None if outcome.history is None else outcome.history / xp.asarray(scale),
         )
         outcome.residual[left_out] = np.nan
@@ -194,13 +166,19 @@ def scale_of(sizes: np.ndarray, starts: np.ndarray, dtype: np.dtype) -> tuple[np
     return np.exp2(np.clip(exponent, -1000, 1000)), is_far
 
 
-def answer(given: Arguments, outcome: Outcome, sizes: np.ndarray) -> Solution:
-    """The solution that a user gets; numbers of a vector's one column are plain numbers."""
-    unit = np.where((sizes > 0) & np.isfinite(sizes), sizes, 1.0)
-    history = None if outcome.history is None else outcome.history / given.device.xp.asarray(unit)
-    relative, reasons = outcome.residual / unit, outcome.reasons
+def answer(given: Arguments, outcome: Outcome, sizes: Any) -> Solution:
+    """The solution that a user gets, for norms of b where the residual's are; a vector's one column has plain numbers, or one
+    on the device where nothing waits for it. Without a residual there are no sizes.
+    """
+    residual, history, reasons, xp = outcome.residual, outcome.history, outcome.reasons, given.device.xp
+    if residual is not None:
+        of = np if isinstance(residual, np.ndarray) else xp
+        unit = of.where((sizes > 0) & of.isfinite(sizes), sizes, 1.0)
+        residual, history = residual / unit, None if history is None else history / xp.asarray(unit)
     converged = np.array([reason == solution.CONVERGED for reason in reasons], bool)
     if given.b.ndim == 2:
-        return Solution(given.x, outcome.iterations, relative, converged, reasons, history)
-    flat = None if history is None else history[:, 0]
-    return Solution(given.x, int(outcome.iterations[0]), float(relative[0]), bool(converged[0]), reasons[0], flat)
+        return Solution(given.x, outcome.iterations, residual, converged, reasons, history)
+    if residual is not None:
+        residual = float(residual[0]) if isinstance(residual, np.ndarray) else residual[0]
+    history = None if history is None else history[:, 0]
+    return Solution(given.x, int(outcome.iterations[0]), residual, bool(converged[0]), reasons[0], history)

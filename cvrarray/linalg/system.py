@@ -20,13 +20,13 @@ the true one, and ends with STAGNATION where that does not get smaller.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..core import devices
-from .vectors import Vectors
 
 
 @dataclass(frozen=True)
@@ -39,23 +39,53 @@ class System:
     columns: int | None  # None for vectors (n,), else k of (n, k)
     dtype: np.dtype  # of the vectors
     device: devices.Device
-    check_every: int | None = None  # iterations between looks at the device; None: the engine's choice
     iterations: int | None = None  # run exactly so many, and test nothing
     history: bool = False
-    is_verified: bool = True  # whether the true residual is computed before a column is said to have converged
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of a vector."""
         return (self.n,) if self.columns is None else (self.n, self.columns)
 
-    def arithmetic(self) -> Vectors:
-        """Of its vectors, on its device."""
-        kind: Any = Vectors
-        if self.device.kind == "cuda":
-            from .gpu.vectors import DeviceVectors as kind
-        found: Vectors = kind(self.device, self.shape, self.dtype)
-        return found
+
+#: Threads and streams that have memory of their own in a solver or preconditioner.
+MOST_LANES = 64
+
+
+class Lanes:
+    """What each thread and stream has for itself, by a key that ends with the device's lane: of the last MOST_LANES that
+    asked, and all that CUDA graphs hold. Copies have none.
+    """
+
+    def __init__(self) -> None:
+        self._recent: dict[tuple[Any, ...], Any] = {}
+        self._captured: dict[Any, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_recent": {}, "_captured": {}}
+
+    def get(self, key: tuple[Any, ...]) -> Any:
+        """What was put there, or None."""
+        found = self._recent.get(key)
+        return None if found is None else self.put(key, found)
+
+    def put(self, key: tuple[Any, ...], one: Any) -> Any:
+        """The same `one`, which is now the last; the first of too many is given back."""
+        self._recent.pop(key, None)
+        self._recent[key] = one
+        if len(self._recent) > MOST_LANES:
+            self._recent.pop(next(iter(self._recent.copy())), None)
+        return one
+
+    def others(self, key: tuple[Any, ...]) -> list[Any]:
+        """What other threads and streams have for the same, without the lane."""
+        return [one for other, one in self._recent.copy().items() if other[: len(key)] == key]
+
+    def captured(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What a graph that is being captured holds: it is kept, as replays write to it."""
+        if key not in self._captured:
+            self._captured[key] = make()
+        return self._captured[key]
 
 
 def apply(preconditioner: Any, r: Any, out: Any) -> Any:

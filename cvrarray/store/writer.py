@@ -196,7 +196,7 @@ class Writer:
         if isinstance(panel, FormatArray) and format in ("auto", panel.format):  # auto: the format that the user chose
             own = panel._parameters()
             if all(own.get(name) == value for name, value in parameters.items()):
-                return panel if self._values == "auto" else panel._plain()
+                return panel if self._values == "auto" else encoding.decompressed(panel)
         return asarray(panel, format=format, device=str(self._target), values=self._values, **parameters)
 
     # ------------------------------------------------------------------------------------------------ the end

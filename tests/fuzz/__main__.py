@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 import time
-from multiprocessing import get_context
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--inputs", type=int, default=1 << 60, help="of each kind, at most")
     parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
     parser.add_argument("--state", type=Path, help="file with what was done so far, to go on with")
-    parser.add_argument("--jobs", type=int, default=1, help="processes, each of which takes kinds")
-    parser.add_argument("--record", type=Path, help="file for the table of what was done, in Markdown")
     options = parser.parse_args(arguments)
     if options.seconds == float("inf") and options.inputs == 1 << 60:
         parser.error("say how long or how many: --seconds or --inputs")
@@ -38,27 +36,20 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.setdefault("CVRARRAY_NUM_THREADS", "1")
     judge.compile_kernels()
     modules = {kind: ready(kind) for kind in options.kinds}
-    failed = replay(modules)
-    state = read_state(options.state)
-    before = {kind: tally.inputs for kind, tally in state.items()}
-    end = time.monotonic() + options.seconds
-    share = options.seconds * options.jobs / len(modules)
-    tasks = [(kind, state.get(kind, driver.Tally()), share, end, options.inputs) for kind in modules]
-    if options.jobs > 1:
-        with get_context("fork").Pool(options.jobs, maxtasksperchild=1) as pool:
-            tallies = pool.map(take, tasks, chunksize=1)
-    else:
-        tallies = [take(task) for task in tasks]
-    state |= zip(modules, tallies, strict=True)
+    failed = sum(map(replayed, modules.items()))
+    state = json.loads(options.state.read_text()) if options.state and options.state.exists() else {}
+    end, fresh = time.monotonic() + options.seconds, Counter[str]()
+    for kind, module in modules.items():
+        before, until = Counter(state.get(kind, {})), min(end, time.monotonic() + options.seconds / len(modules))
+        found = driver.run(kind, module, before["inputs"], until=until, most=options.inputs, keep=keep)
+        state[kind] = before + found
+        fresh += found
     if options.state:
-        options.state.write_text(json.dumps({kind: tally._asdict() for kind, tally in state.items()}, indent=1))
-    print(table(state))
-    if options.record:
-        options.record.write_text(table(state))
-    fresh = sum(tally.inputs - before.get(kind, 0) for kind, tally in state.items())
-    failures = sum(len(tally.failures) for tally in tallies)
-    print(f"\n{fresh} inputs in this run; {failures} kinds of failure; {failed} regressions")
-    return int(failures + failed > 0)
+        options.state.write_text(json.dumps(state, indent=1))
+    for kind, tally in state.items():
+        print(f"{kind}: {', '.join(f'{n:,} {what}' for what, n in tally.items())}")
+    print(f"\n{fresh['inputs']} inputs in this run; {fresh['failures']} failures; {failed} regressions")
+    return int(fresh["failures"] + failed > 0)
 
 
 def ready(kind: str) -> Any:
@@ -73,51 +64,25 @@ def ready(kind: str) -> Any:
     return module
 
 
-def replay(modules: dict[str, Any]) -> int:
-    """How many of the recipes in tests/regressions fail again."""
+def replayed(of: tuple[str, Any]) -> int:
+    """How many of a kind's recipes in tests/regressions fail again."""
+    kind, module = of
     failed = 0
-    for path in sorted(REGRESSIONS.glob("*.json")):
-        case = driver.Recipe(**{k: v for k, v in json.loads(path.read_text()).items() if k in driver.Recipe._fields})
-        if case.kind in modules:
-            what = driver.once(modules[case.kind], case)
-            if what not in ("accepted", "refused", "never made"):
-                print(f"{path.name} fails again: {what}")
-                failed += 1
+    for path in sorted(REGRESSIONS.glob(f"{kind}-*.json")):
+        recipe = json.loads(path.read_text())
+        what = driver.once(module, driver.Recipe(*(recipe[field] for field in driver.Recipe._fields)))
+        if what not in driver.OUTCOMES:
+            print(f"{path.name} fails again: {what}")
+            failed += 1
     return failed
 
 
-def take(task: tuple[str, driver.Tally, float, float, int]) -> driver.Tally:
-    """Take inputs of one kind for a share of the time; the tally."""
-    kind, tally, share, end, most = task
-    module = importlib.import_module(f"fuzz.kinds.{kind}")
-    until = min(end, time.monotonic() + share)
-
-    def keep(failure: driver.Failure) -> None:
-        REGRESSIONS.mkdir(exist_ok=True)
-        k = len(list(REGRESSIONS.glob(f"{kind}-*.json")))
-        text = json.dumps({**failure.recipe._asdict(), "found": failure.detail[:200]})
-        (REGRESSIONS / f"{kind}-{k:02d}.json").write_text(text + "\n")
-        print(f"{kind}: {failure.detail[:300]}\n    {text[:400]}", flush=True)
-
-    return driver.run(kind, module, tally, until=until, most=most, keep=keep)
-
-
-def read_state(path: Path | None) -> dict[str, driver.Tally]:
-    """What earlier runs did."""
-    if path is None or not path.exists():
-        return {}
-    return {kind: driver.Tally(**tally) for kind, tally in json.loads(path.read_text()).items()}
-
-
-def table(state: dict[str, driver.Tally]) -> str:
-    """What was done, as a table in Markdown."""
-    lines = ["| kind | inputs | taken | refused | never made | most memory, MiB | a second | failures |"]
-    lines.append("|---|---:|---:|---:|---:|---:|---:|---:|")
-    for kind, t in state.items():
-        rate = t.inputs / t.seconds if t.seconds else 0
-        counts = " | ".join(f"{n:,}" for n in (t.inputs, t.accepted, t.refused, t.never_made))
-        lines.append(f"| {kind.replace('_', ' ')} | {counts} | {t.most_bytes >> 20} | {rate:.0f} | {len(t.failures)} |")
-    return "\n".join(lines)
+def keep(case: driver.Recipe, what: str) -> None:
+    """Put a recipe that fails among the regressions."""
+    k = len(list(REGRESSIONS.glob(f"{case.kind}-*.json")))
+    text = json.dumps({**case._asdict(), "found": what[:200]})
+    (REGRESSIONS / f"{case.kind}-{k:02d}.json").write_text(text + "\n")
+    print(f"{case.kind}: {what[:300]}\n    {text[:400]}", flush=True)
 
 
 if __name__ == "__main__":

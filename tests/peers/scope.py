@@ -53,12 +53,7 @@ OUT_OF_SCOPE: list[tuple[str, str]] = [
         r"test_arpack.*::test_real_eigs_real_k_subset",
         "eigs(sigma=) solves with gmres for any operator, in float32 to fewer digits than asked for: SciPy's own too",
     ),
-    (
-        r"test_graph_laplacian.*(\[(\w+-)*False-coo_|::test_sparse_formats\[\w+-\w+-coo)",
-        "that SciPy's COO is overwritten in place",
-    ),
-    (r"csgraph.*::(test_return_type|test_raises_on_csc_input)", "what SciPy's result objects hold"),
-    (r"csgraph.*::test_maximum_flow|linalg.tests.test_pydata.*::test_(splu|spilu)", "what SciPy's result objects hold"),
+    (r"linalg.tests.test_pydata.*::test_(splu|spilu)", "what SciPy's result objects hold"),
     (r"linalg.tests.test_pydata.*::test_expm_multiply", "expm_multiply of two sparse matrices"),
     (r"dask.*::test_basic\[<lambda>(9|37)\]|dask.*::test_(tensordot|metadata)$", N_D),
     (r"dask.*::test_html_repr|dask.*::test_basic\[<lambda>45\]", "what Dask knows of pydata's class by its name"),

@@ -1,4 +1,7 @@
-"""The suites: which test modules of which peers, and what is put in the place of what in them."""
+"""The suites: which test modules of which peers, and what is put in the place of what in them.
+
+What takes ``A.tocsr()`` or ``A.tocsc()`` is left out: it would compute with SciPy's own classes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import functools
 import importlib.util
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -68,25 +70,20 @@ def base(module: ModuleType, kind: Any, execute: Any) -> None:
         setattr(module, name, _back(csc, kind)(getattr(module, name)))
 
 
-def functions(*names: str, how: Callable[[Any], Any] | None = None) -> Any:
-    """Functions under test, of which every matrix among the arguments becomes one of ours.
-
-    `how` is the documented adapter, where there is one; it is for sparse matrices, so dense ones stay as they are.
-    """
+def functions(*names: str) -> Any:
+    """Functions under test, of which every matrix among the arguments becomes one of ours."""
 
     def adapt(module: ModuleType, kind: Any, execute: Any) -> None:
         execute()
         for name in (name for name in names if hasattr(module, name)):
-            setattr(module, name, taking_ours(getattr(module, name), kind, how))
+            setattr(module, name, taking_ours(getattr(module, name), kind))
 
     return adapt
 
 
-def taking_ours(function: Any, kind: Any, how: Any) -> Any:
+def taking_ours(function: Any, kind: Any) -> Any:
     def convert(value: Any) -> Any:
-        if not ours.is_matrix(value):
-            return value
-        return kind(value) if how is None else how(kind(value)) if scipy.sparse.issparse(value) else value
+        return kind(value) if ours.is_matrix(value) else value
 
     @functools.wraps(function)
     def call(A: Any, *args: Any, **kwargs: Any) -> Any:
@@ -102,7 +99,7 @@ def solvers(module: ModuleType, kind: Any, execute: Any) -> None:
     theirs = {name: getattr(home, name) for name in names}
     try:
         for name in names:
-            setattr(home, name, taking_ours(theirs[name], kind, None))
+            setattr(home, name, taking_ours(theirs[name], kind))
         execute()
     finally:
         for name in names:
@@ -111,10 +108,6 @@ def solvers(module: ModuleType, kind: Any, execute: Any) -> None:
 
 def csc(A: Any) -> Any:
     return A.tocsc()
-
-
-def csr(A: Any) -> Any:
-    return A.tocsr()
 
 
 def operator(A: Any) -> Any:
@@ -160,12 +153,6 @@ def pydata_in_scipy(module: ModuleType, kind: Any, execute: Any) -> None:
         module.splin = Wrapped(
             module.splin, {name: _back(csc, kind) for name in direct} | {"expm_multiply": _back(operator, kind)}
         )
-    if hasattr(module, "spgraph"):
-        module.spgraph = Wrapped(module.spgraph, {"*": _back(csr, kind)})
-        for name, value in vars(module).items():  # functions that are parameters already
-            for mark in getattr(value, "pytestmark", []) if name.startswith("test") else []:
-                if mark.args and mark.args[0] == "func":
-                    mark.args[1][:] = [getattr(module.spgraph, f.__name__) for f in mark.args[1]]
 
 
 def _back(how: Any, kind: Any) -> Any:
@@ -183,13 +170,13 @@ def _back(how: Any, kind: Any) -> Any:
 
 
 class Wrapped:
-    """A module with some functions wrapped; "*" is all others."""
+    """A module with some functions wrapped."""
 
     def __init__(self, module: Any, wraps: dict[str, Any]) -> None:
         self._module, self._wraps = module, wraps
 
     def __getattr__(self, name: str) -> Any:
-        value, wrap = getattr(self._module, name), self._wraps.get(name, self._wraps.get("*"))
+        value, wrap = getattr(self._module, name), self._wraps.get(name)
         return wrap(value) if wrap and callable(value) else value
 
 
@@ -299,27 +286,14 @@ class Flat:
 
 def interface(module: ModuleType, kind: Any, execute: Any) -> None:
     execute()
-    module.interface = Wrapped(module.interface, {"aslinearoperator": lambda f: taking_ours(f, kind, None)})
-
-
-def graphs(*names: str) -> Any:
-    """Functions of ``csgraph``, by their name or as the module's, which take ``A.tocsr()``."""
-    by_name = functions(*names, how=csr)
-
-    def adapt(module: ModuleType, kind: Any, execute: Any) -> None:
-        by_name(module, kind, execute)
-        if hasattr(module, "csgraph"):
-            module.csgraph = Wrapped(module.csgraph, {name: lambda f: taking_ours(f, kind, csr) for name in names})
-
-    return adapt
+    module.interface = Wrapped(module.interface, {"aslinearoperator": lambda f: taking_ours(f, kind)})
 
 
 _LINALG = "scipy.sparse.linalg"
-_EIGEN, _GRAPHS = f"{_LINALG}._eigen", "scipy.sparse.csgraph.tests"
+_EIGEN = f"{_LINALG}._eigen"
 SUITES: dict[str, Any] = {
     "scipy.sparse.tests.test_base": base,
     f"{_LINALG}.tests.test_expm_multiply": exponentials,
-    f"{_LINALG}.tests.test_norm": functions("spnorm", how=csr),
     f"{_LINALG}.tests.test_pydata_sparse": pydata_in_scipy,
     f"{_LINALG}._isolve.tests.test_iterative": solvers,
     f"{_LINALG}._isolve.tests.test_gcrotmk": solvers,
@@ -327,25 +301,12 @@ SUITES: dict[str, Any] = {
     f"{_LINALG}._isolve.tests.test_minres": solvers,
     f"{_LINALG}._isolve.tests.test_lsqr": functions("lsqr"),
     f"{_LINALG}._isolve.tests.test_lsmr": functions("lsmr"),
-    f"{_LINALG}._dsolve.tests.test_linsolve": functions(
-        "spsolve", "splu", "spilu", "factorized", "spsolve_triangular", how=csc
-    ),
     f"{_LINALG}.tests.test_interface": interface,
     f"{_LINALG}.tests.test_onenormest": functions("onenormest"),
-    f"{_LINALG}.tests.test_matfuncs": functions("expm", "inv", "matrix_power", how=csc),
     f"{_LINALG}.tests.test_funm_multiply_krylov": krylov,
     f"{_EIGEN}.arpack.tests.test_arpack": functions("eigs", "eigsh", "svds"),
     f"{_EIGEN}.lobpcg.tests.test_lobpcg": functions("lobpcg"),
     f"{_EIGEN}.tests.test_svds": functions("svds"),
-    f"{_GRAPHS}.test_pydata_sparse": pydata_in_scipy,
-    f"{_GRAPHS}.test_connected_components": graphs("connected_components"),
-    f"{_GRAPHS}.test_flow": graphs("maximum_flow"),
-    f"{_GRAPHS}.test_graph_laplacian": graphs("laplacian"),
-    f"{_GRAPHS}.test_matching": graphs("maximum_bipartite_matching", "min_weight_full_bipartite_matching"),
-    f"{_GRAPHS}.test_reordering": graphs("reverse_cuthill_mckee", "structural_rank"),
-    f"{_GRAPHS}.test_shortest_path": graphs("shortest_path", "dijkstra", "johnson", "bellman_ford", "yen"),
-    f"{_GRAPHS}.test_spanning_tree": graphs("minimum_spanning_tree"),
-    f"{_GRAPHS}.test_traversal": graphs("breadth_first_tree", "depth_first_tree", "breadth_first_order"),
     "sparse.numba_backend.tests.test_array_function": pydata,
     "sparse.numba_backend.tests.test_coo": pydata,
     "sparse.numba_backend.tests.test_dot": pydata,

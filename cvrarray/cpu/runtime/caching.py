@@ -18,13 +18,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import mmap
 import os
 import pickle
 import stat
 import warnings
 from collections.abc import Callable
-from glob import escape, glob
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +37,9 @@ from numba.core.caching import (
 )
 from numba.core.compiler_lock import global_compiler_lock
 
-from . import pipeline
 
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
-
-
-def njit(signature: str | None = None, *, cache: bool = False, **options: Any) -> Callable[[Callable], Callable]:
-    """As ``numba.njit``; with a signature the function is compiled at once, for these types alone."""
+def njit(*, cache: bool = False, **options: Any) -> Callable[[Callable], Callable]:
+    """As ``numba.njit``, but for the cache."""
 
     def decorate(function: Callable) -> Callable:
         dispatcher = numba.njit(**options)(function)
@@ -59,9 +50,6 @@ def njit(signature: str | None = None, *, cache: bool = False, **options: Any) -
             )
         if cache:
             dispatcher._cache = _cache_of(function)
-        if signature:
-            dispatcher.compile(signature)
-            dispatcher.disable_compile()
         return dispatcher
 
     return decorate
@@ -69,9 +57,11 @@ def njit(signature: str | None = None, *, cache: bool = False, **options: Any) -
 
 def _cache_of(function: Callable) -> FunctionCache | NullCache:
     try:
-        return Cache(function) if pipeline.IS_TRIED else NullCache()
+        return Cache(function)
     except RuntimeError:  # no folder can be written to
-        return NoCache(function)
+        beside = os.path.join(os.path.dirname(function.__code__.co_filename), "__pycache__")
+        _warn(f"compiled code cannot be saved in {beside}, nor in the user's cache folder. {_REMEDY}")
+        return NullCache()
 
 
 def folder() -> str | None:
@@ -120,11 +110,6 @@ class CacheFiles(IndexDataCacheFile):
                 f" mode is {stat.S_IMODE(status.st_mode):o}. Use chmod go-w, or set CVRARRAY_CACHE_DIR to another folder"
             )
 
-    def flush(self) -> None:
-        """Forget all versions."""
-        for path in glob(escape(self._index_path.removesuffix("nbi")) + "*.nbc"):
-            os.unlink(path)
-
     def path(self, key: Any) -> str:
         """The file of a compiled version."""
         digest = hashlib.sha256(repr((key, self._source_stamp, self._version)).encode()).hexdigest()
@@ -159,10 +144,8 @@ class Cache(FunctionCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The version for a signature, or None: it is then compiled, and saved in place of what could not be used."""
-        found = None
-        require_room(TO_LOAD)
         try:
-            found = super().load_overload(sig, target_context)
+            return super().load_overload(sig, target_context)
         except MemoryError:
             raise
         except PermissionError as error:
@@ -170,9 +153,7 @@ class Cache(FunctionCache):
         except Exception as error:
             path = self._cache_file.path(self._index_key(sig, target_context.codegen()))
             _warn(f"{path} holds no usable code: {_described(error)}. It is compiled again, and the file replaced")
-        if found is None:
-            require_room(TO_COMPILE)
-        return found
+        return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Save a version, if that is possible."""
@@ -180,38 +161,6 @@ class Cache(FunctionCache):
             super().save_overload(sig, data)
         except Exception as error:
             _warn(f"compiled code cannot be saved in {self.cache_path}: {_described(error)}. {_REMEDY}")
-
-
-class NoCache(NullCache):
-    """What takes a cache's place where no folder can be written to."""
-
-    def __init__(self, function: Callable):
-        self._folder = os.path.join(os.path.dirname(function.__code__.co_filename), "__pycache__")
-
-    def load_overload(self, sig: Any, target_context: Any) -> None:
-        """None: it is then compiled."""
-        require_room(TO_COMPILE)
-
-    def save_overload(self, sig: Any, data: Any) -> None:
-        """Say that nothing is saved."""
-        _warn(f"compiled code cannot be saved in {self._folder}, nor in the user's cache folder. {_REMEDY}")
-
-
-#: Bytes that must be free, where a process may have so many alone: LLVM, which finds no memory, ends the process.
-TO_LOAD, TO_COMPILE = 16 << 20, 128 << 20
-
-
-def require_room(n_bytes: int) -> None:
-    """MemoryError where the process has a limit of memory (``ulimit -v``) that leaves less than so many bytes."""
-    if resource is None or resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
-        return
-    try:
-        mmap.mmap(-1, n_bytes).close()
-    except OSError as error:
-        raise MemoryError(
-            f"a kernel needs {n_bytes >> 20} MiB to be compiled or loaded, which the limit of this process (ulimit -v) does not"
-            " leave. Raise it, or free memory"
-        ) from error
 
 
 _REMEDY = (

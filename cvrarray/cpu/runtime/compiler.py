@@ -43,15 +43,30 @@ def compiled(function: Callable, *args: Any) -> Callable:
     Arrays must be contiguous, aligned and in native byte order; one version serves writable and read-only ones. The
     version checks none of that: call it with arguments of these types only.
     """
+    entry: Callable = version(function, *args).entry_point
+    return entry
+
+
+def version(function: Callable, *args: Any) -> Any:
+    """Numba's ``CompileResult`` of that version."""
     key = function, *map(_key, args)
     found = _versions.get(key)
     if found is None:
-        found = _versions[key] = function.compile(tuple(_type(arg) for arg in args))
+        signature = tuple(_type(arg) for arg in args)
+        function.compile(signature)
+        found = _versions[key] = function.overloads[signature]
     return found
 
 
-#: What :func:`compiled` gave before: Numba's own look-up takes 20 to 40 us for a matrix's tables.
-_versions: dict[Any, Callable] = {}
+@cache
+def compiled_by(*key: Any) -> Callable[..., Callable]:
+    """``version(function, *args)``: :func:`compiled`, where `key` says all types. Looking at tables takes 10 us."""
+    found: dict[Callable, Callable] = {}
+    return lambda function, *args: found.get(function) or found.setdefault(function, compiled(function, *args))
+
+
+#: What :func:`version` gave before: Numba's own look-up takes 20 to 40 us for a matrix's tables.
+_versions: dict[Any, Any] = {}
 
 
 def _key(arg: Any) -> Any:
@@ -64,12 +79,6 @@ def _key(arg: Any) -> Any:
     if isinstance(arg, tuple):  # of arrays, most of the time
         return kind, *[(of.dtype, of.ndim) if type(of) is np.ndarray else _key(of) for of in arg]
     return kind
-
-
-def version(function: Callable, *args: Any) -> Any:
-    """Numba's ``CompileResult`` of that version."""
-    function.compile(tuple(_type(arg) for arg in args))
-    return function.overloads[tuple(_type(arg) for arg in args)]
 
 
 def _type(arg: Any) -> types.Type:

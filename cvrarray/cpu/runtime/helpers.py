@@ -28,19 +28,15 @@ class Library(pipeline.Library):
 class Compiler(pipeline.Compiler):
     """For ``njit(pipeline_class=...)``: the pipeline of kernels, which ends before machine code is made."""
 
+    library_class = Library
+
     def define_pipelines(self) -> list[PassManager]:
-        pipelines = super().define_pipelines()
-        if not pipeline.IS_TRIED:
-            return pipelines
         self.state.flags.no_compile = True
-        self.state.library = Library(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
-        return pipelines
+        return super().define_pipelines()
 
     def compile_extra(self, function: Callable) -> CompileResult:
         """Numba's result, with an entry point, by which callers find the function, though there is no machine code."""
         result = super().compile_extra(function)
-        if not pipeline.IS_TRIED:
-            return result
         # Numba asks for a built-in function, and for one that no other result has. Nobody calls it.
         result = result._replace(entry_point=[].pop)
         result.target_context.insert_user_function(result.entry_point, result.fndesc, [result.library])

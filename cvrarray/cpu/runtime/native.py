@@ -14,15 +14,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from cvrarray.cpu.runtime.compiler import compiled, kernel, version
-from cvrarray.cpu.runtime.pipeline import TRIED
+from cvrarray.cpu.runtime.compiler import version
 
 #: Numbers that a call passes on: few for a kernel of vectors, many for one that takes the tables of a format.
 FEW, SLOTS = 64, 320
@@ -31,29 +29,16 @@ _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _BYTES = ir.IntType(8).as_pointer()
 
 
-_addresses: dict[tuple[Any, ...], int] = {}
-
-
 def address(function: Callable, *args: Any) -> int:
     """Where the machine code of a kernel's version for such arguments is; it stays there as long as the kernel."""
-    key = (function, *map(_kind, args))
-    found = _addresses.get(key)
-    if found is None:  # asking Numba takes 300 us
-        _require_convention()
-        found = _addresses[key] = _pointer(version(function, *args))
-    return found
+    result = version(function, *args)
+    return _address(result.library, result.fndesc.llvm_func_name)
 
 
-def _pointer(result: Any) -> int:
-    at: int = result.library.get_pointer_to_function(result.fndesc.llvm_func_name)
+@cache
+def _address(library: Any, name: str) -> int:
+    at: int = library.get_pointer_to_function(name)
     return at
-
-
-def _kind(arg: Any) -> Any:
-    """What a version is compiled for."""
-    if isinstance(arg, np.ndarray):
-        return arg.dtype, arg.ndim
-    return (type(arg), *map(_kind, arg)) if isinstance(arg, tuple) else type(arg)
 
 
 def packed(args: tuple[Any, ...]) -> np.ndarray:
@@ -147,36 +132,3 @@ def _call_with(n_slots):
 
 
 call_with_few, call = _call_with(FEW), _call_with(SLOTS)
-
-
-#: What a function takes for arguments as those of :func:`_probe`: p is a pointer, i an integer.
-CONVENTION = "ppiippiipiiiippiipiiii"
-
-
-@kernel
-def _probe(first, last, out, numbers, of):
-    out[0], out[1], out[2], out[3] = first, last, numbers[0], numbers[1]
-    out[4], out[5], out[6], out[7] = of.shape[0], of.shape[1], of.strides[0], of[1, 2]
-
-
-@kernel
-def _call_probe(function, slots):
-    call_with_few(function, 3, 4, slots)
-
-
-@cache
-def _require_convention() -> None:
-    """RuntimeError where Numba passes arguments in another way than :func:`_flatten` does: memory would be overwritten."""
-    out, of = np.zeros(8, np.int64), np.arange(6).reshape(2, 3)
-    args = out, (5, 6), of
-    result = version(_probe, 0, 0, *args)
-    kinds = result.target_context.call_conv.get_function_type(result.fndesc.restype, result.fndesc.argtypes).args
-    if "".join("p" if isinstance(kind, ir.PointerType) else "i" for kind in kinds) == CONVENTION:
-        slots = packed(args)
-        compiled(_call_probe, 0, 0)(_pointer(result), slots.ctypes.data)
-    if out.tolist() != [3, 4, 5, 6, 2, 3, 24, 5]:
-        first, last = (".".join(map(str, version)) for version in TRIED)
-        raise RuntimeError(
-            f"cg on a CPU needs a Numba whose compiled functions take arguments as those of {first} to {last} do; numba"
-            f" {numba.__version__} does not. Install one of these, or use scipy.sparse.linalg.cg"
-        )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from cvrarray.cpu.runtime.caching import njit
+from cvrarray.cpu.runtime.compiler import compiled, kernel
 
 
 @intrinsic
@@ -19,8 +20,8 @@ def _now(typingctx, number):
     return types.int64(number), codegen
 
 
-@njit("boolean(Array(int64, 1, 'C'), int64, int64, int64)", nogil=True, cache=True, _nrt=False)
-def spin_wait(number, seen, reads, reads_after):
+@kernel
+def _spin_wait(number, seen, reads, reads_after):
     """Whether ``number[0]`` differs from `seen`, or comes to differ within so many reads. Other threads can run Python.
 
     After a change `reads_after` more reads follow. The thread that made the change still runs Python for a moment,
@@ -32,3 +33,7 @@ def spin_wait(number, seen, reads, reads_after):
                 _now(number)
             return True
     return False
+
+
+#: The one version of it.
+spin_wait = compiled(_spin_wait, np.zeros(1, np.int64), 0, 0, 0)

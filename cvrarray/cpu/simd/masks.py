@@ -35,18 +35,6 @@ def equal(typingctx, array, at, others, other):
 
 
 @intrinsic
-def unlike_before(typingctx, array, at):
-    """Mask of the elements l, from 1 on, where ``array[at + l] != array[at + l - 1]``."""
-
-    def codegen(context, builder, signature, args):
-        numbers = llvm.load_vector(builder, llvm.pointer(context, builder, array, args[0], args[1]), WARP)
-        before = llvm.shuffle(builder, numbers, numbers, [0, *range(WARP - 1)])
-        return _compared(builder, "!=", numbers, before)
-
-    return types.uint32(array, types.intp), codegen
-
-
-@intrinsic
 def count(typingctx, mask):
     """How many elements a mask has."""
 

@@ -13,10 +13,7 @@ from cvrarray.core.tables import WARP
 from cvrarray.cpu.simd import llvm
 from cvrarray.cpu.simd.loads import LINE_BYTES
 
-SINGLE = (0,)  #: for :func:`scratch`: 32 numbers
-BATCH_ROW = (0,) * 4  #: for :func:`scratch`: BATCH numbers
-BATCH = WARP * len(BATCH_ROW)  #: sums that are collected before they are written
-COMPRESSES = llvm.AVX512  #: without it :func:`compress` is slow
+SINGLE, BATCH_ROW = (0,), (0,) * 4  #: for :func:`scratch`: 32 numbers, and 128
 
 
 @intrinsic
@@ -63,77 +60,30 @@ def store(typingctx, acc, out, at, width):
 
 
 @intrinsic
-def stream(typingctx, acc, out, at, width):
-    """:func:`store` that does not read the lines that it writes, and leaves none of them in a cache.
+def stream(typingctx, acc, out, at, past):
+    """:func:`store`; where `past`, one that does not read the lines that it writes, and leaves none of them in a cache.
 
-    `out` begins at a cache line, and `at` is a multiple of the length of `width`. Worth it for what is larger than the
+    Of all 32 elements: `out` begins at a cache line, and `at` is a multiple of 32. Worth it for what is larger than the
     caches: a plain store reads each line first.
     """
 
     def codegen(context, builder, signature, args):
-        vectors = [llvm.first(builder, vector, len(width)) for vector in cgutils.unpack_tuple(builder, args[0])]
+        vectors = cgutils.unpack_tuple(builder, args[0])
         start = llvm.pointer(context, builder, out, args[1], args[2])
-        n_bytes = len(width) * context.get_abi_sizeof(start.type.pointee)
-        llvm.store_parts(builder, vectors, start, past_align=math.gcd(n_bytes, LINE_BYTES))
+        n_bytes = WARP * context.get_abi_sizeof(start.type.pointee)
+        with builder.if_else(args[3]) as (streamed, stored):
+            with streamed:
+                llvm.store_parts(builder, vectors, start, past_align=math.gcd(n_bytes, LINE_BYTES))
+            with stored:
+                llvm.store_parts(builder, vectors, start)
         return context.get_dummy_value()
 
-    return types.none(acc, out, types.intp, width), codegen
+    return types.none(acc, out, types.intp, types.boolean), codegen
 
 
 @intrinsic
-def compress(typingctx, acc, mask, out, at):
-    """Write the elements of `mask` side by side from ``out[at]`` on; returns where the next would go.
-
-    `out` is a pointer. What follows them there, up to ``out[at + 31]``, may be overwritten.
-    """
-
-    def codegen(context, builder, signature, args):
-        vectors, mask, out, at = args
-        vectors = cgutils.unpack_tuple(builder, vectors)
-        n = min(LINE_BYTES // context.get_abi_sizeof(vectors[0].type.element), 16)  # one register of AVX-512
-        bits = ir.IntType(n)
-        for element in range(0, WARP, n):
-            chosen = builder.trunc(builder.lshr(mask, llvm.I32(element)), bits)
-            mask_vector = builder.bitcast(chosen, ir.VectorType(llvm.I1, n))
-            pieces = [llvm.shuffle(builder, vector, vector, range(element, element + n)) for vector in vectors]
-            pieces = [
-                llvm.call(builder, "llvm.experimental.vector.compress", piece.type,
-                          [piece, mask_vector, piece.type(ir.Undefined)], f"v{n}{llvm.letters(piece.type)}")
-                for piece in pieces
-            ]  # fmt: skip
-            llvm.store_parts(builder, pieces, builder.gep(out, [at]))
-            at = builder.add(at, builder.zext(builder.ctpop(chosen), llvm.I64))
-        return at
-
-    return types.intp(acc, types.uint32, out, types.intp), codegen
-
-
-@intrinsic
-def expand(typingctx, array, at, mask, out):
-    """``out[l] = array[at + k]`` in the elements l of `mask`, k of which come before l; all are pointers to integers.
-
-    No element of `array` is read but these.
-    """
-
-    def codegen(context, builder, signature, args):
-        array, at, mask, out = args
-        n = min(LINE_BYTES // context.get_abi_sizeof(out.type.pointee), 16)  # one register of AVX-512
-        vector, bits = ir.VectorType(out.type.pointee, n), ir.IntType(n)
-        for element in range(0, WARP, n):
-            chosen = builder.trunc(builder.lshr(mask, llvm.I32(element)), bits)
-            to, chosen_lanes = builder.gep(out, [llvm.I32(element)]), builder.bitcast(chosen, ir.VectorType(llvm.I1, n))
-            given = [builder.gep(array, [at]), chosen_lanes, llvm.load_vector(builder, to, n)]
-            found = llvm.call(builder, "llvm.masked.expandload", vector, given, f"v{n}{llvm.letters(vector)}")
-            builder.store(found, builder.bitcast(to, vector.as_pointer()), align=1)
-            at = builder.add(at, builder.zext(builder.ctpop(chosen), llvm.I64))
-        return context.get_dummy_value()
-
-    return types.none(array, types.intp, types.uint32, out), codegen
-
-
-@intrinsic
-def scatter_add(typingctx, terms, out, offsets, at, width):
-    """``out[offsets[at + l]] += terms[l]`` for l in order, as many as `width` says; `out` is a pointer."""
+def scatter_add(typingctx, terms, out, offsets, at):
+    """``out[offsets[at + l]] += terms[l]`` for l in order; `out` is a pointer."""
 
     def codegen(context, builder, signature, args):
         dtype = terms.dtype
@@ -141,25 +91,25 @@ def scatter_add(typingctx, terms, out, offsets, at, width):
         # Single numbers are cheaper to load from the stack than to extract from vectors.
         spilled = cgutils.alloca_once(builder, context.get_data_type(dtype), size=WARP)
         llvm.store_parts(builder, cgutils.unpack_tuple(builder, args[0]), spilled)
-        for element in range(len(width)):
+        for element in range(WARP):
             to = builder.gep(args[1], [llvm.index(builder, builder.gep(first, [llvm.I32(element)]))])
             term = llvm.load_parts(builder, dtype, builder.gep(spilled, [llvm.I32(element)]), 1)
             llvm.store_parts(builder, llvm.add(builder, llvm.load_parts(builder, dtype, to, 1), term), to)
         return context.get_dummy_value()
 
-    return types.none(terms, out, offsets, types.intp, width), codegen
+    return types.none(terms, out, offsets, types.intp), codegen
 
 
 @intrinsic
-def gather_store(typingctx, source, offsets, mask, padding, base, out, at, width):
-    """``out[at + l] = number - base`` for l below the length of `width`; integers.
+def gather_store(typingctx, source, offsets, mask, padding, base, out, at):
+    """``out[at + l] = number - base``; integers.
 
     The number is ``source[offsets[l]]`` in the elements of `mask`, else `padding`; the difference must fit `out`.
     `source` and `offsets` are pointers, and an offset may be negative.
     """
 
     def codegen(context, builder, signature, args):
-        first, offsets, mask, padding, base, out_array, at, _ = args
+        first, offsets, mask, padding, base, out_array, at = args
         columns = llvm.load_vector(builder, offsets, WARP)
         pointers = llvm.vector_of_pointers(builder, first.type.pointee, first, columns)
         vector = ir.VectorType(first.type.pointee, WARP)
@@ -170,10 +120,10 @@ def gather_store(typingctx, source, offsets, mask, padding, base, out, at, width
         to = llvm.pointer(context, builder, out, out_array, at)
         narrow = ir.VectorType(to.type.pointee, WARP)
         numbers = builder.trunc(numbers, narrow) if narrow.element.width < vector.element.width else numbers
-        llvm.store_parts(builder, [llvm.first(builder, numbers, len(width))], to)
+        llvm.store_parts(builder, [numbers], to)
         return context.get_dummy_value()
 
-    return types.none(source, offsets, types.uint32, types.intp, types.intp, out, types.intp, width), codegen
+    return types.none(source, offsets, types.uint32, types.intp, types.intp, out, types.intp), codegen
 
 
 @intrinsic

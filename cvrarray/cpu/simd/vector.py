@@ -7,7 +7,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
-from cvrarray.core.tables import THREES, WARP
+from cvrarray.core.tables import WARP
 from cvrarray.cpu.simd import llvm
 
 WHOLE = (0,) * WARP  #: the width of a whole vector
@@ -32,8 +32,8 @@ class _VectorModel(models.PrimitiveModel):
 
 
 def width(n_lanes: int) -> tuple[int, ...]:
-    """The width of a step of CVR in kernels that know `n_lanes` (24 and 32); () for other numbers of lanes."""
-    return (0,) * n_lanes if n_lanes in (THREES, WARP) else ()
+    """The width of a step of CVR in kernels that know `n_lanes`, which is WARP; () for other numbers of lanes."""
+    return WHOLE if n_lanes == WARP else ()
 
 
 @intrinsic

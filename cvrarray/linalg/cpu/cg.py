@@ -351,15 +351,12 @@ def _factors(partial, state):
         factor = 0.0
         if state.end[j] == RUNNING:
             curvature = _sum(partial, j * width, width)
-            if not state.tests[0]:
-                factor = state.weighted[j] / curvature if curvature != 0 else 0.0
-                running += 1
-            elif not np.isfinite(curvature):
+            if state.tests[0] and not np.isfinite(curvature):
                 state.end[j] = A_NAN
-            elif curvature <= 0:
+            elif state.tests[0] and curvature <= 0:
                 state.end[j] = NOT_DEFINITE
             else:
-                factor = state.weighted[j] / curvature
+                factor = state.weighted[j] / curvature if curvature != 0 else 0.0
                 running += 1
         for i in range(j * width, (j + 1) * width):
             state.factor[i] = factor
@@ -396,14 +393,11 @@ def _ratios(partial, at, state):
         ratio = 0.0
         if state.end[j] == RUNNING:
             weighted = _sum(partial, at + j * width, width)
-            if not state.tests[0]:
-                ratio = weighted / state.weighted[j] if state.weighted[j] != 0 else 0.0
-                running += 1
-            elif not np.isfinite(weighted):
+            if state.tests[0] and not np.isfinite(weighted):
                 state.end[j] = M_NAN
-            elif weighted < 0:
+            elif state.tests[0] and weighted < 0:
                 state.end[j] = M_NOT_DEFINITE
-            elif weighted == 0:
+            elif state.tests[0] and weighted == 0:
                 state.end[j] = M_SINGULAR
             else:
                 ratio = weighted / state.weighted[j] if state.weighted[j] != 0 else 0.0

@@ -11,6 +11,7 @@ of a block; what follows has (n,) arrays in the kernels of vectors, (n, columns)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -273,15 +274,13 @@ def _turn_chebyshev(first, last, rows, factors, is_first, inverse, b, product, d
 
 
 def chebyshev_turn(inverse: np.ndarray, like: np.ndarray) -> Callable[..., None]:
-    """``turn(old, new, is_first, b, product, d, x)`` for vectors like this one, and a real diagonal."""
-    real = reals(np.empty(0, like.dtype))
-    scale = np.ascontiguousarray(inverse, real.dtype)
-    if like.dtype.kind == "c":
-        scale = np.repeat(scale, 2)
-    run = Blocks(scale.size, None).prepare("turn_chebyshev", np.empty(2), True, scale, real, real, real, real)
+    """``turn(old, new, is_first, b, product, d, x)`` for contiguous vectors or matrices like this one."""
+    flat = reals(np.empty(0, like.dtype))
+    scale = np.repeat(inverse.astype(flat.dtype), math.prod(like.shape[1:]) * like.itemsize // flat.itemsize)
+    run = Blocks(scale.size, None).prepare("turn_chebyshev", np.empty(2), True, scale, flat, flat, flat, flat)
 
-    def turn(old: float, new: float, is_first: bool, b: np.ndarray, product: np.ndarray, d: np.ndarray, x: np.ndarray) -> None:
-        run(np.array([old, new], np.float64), is_first, scale, reals(b), reals(product), reals(d), reals(x))
+    def turn(old: float, new: float, is_first: bool, *vectors: np.ndarray) -> None:
+        run(np.array([old, new], np.float64), is_first, scale, *(reals(vector).reshape(-1) for vector in vectors))
 
     return turn
 

@@ -10,6 +10,7 @@ from cvrarray.gpu.compiler import Kernel
 from cvrarray.linalg.gpu.layout import VECTORS
 from cvrarray.linalg.gpu.state import DIAGONAL, GIVEN, IDENTITY
 from cvrarray.linalg.gpu.steps import Steps
+from cvrarray.linalg.system import System
 
 EACH_KIND = [(dtype, kind) for (dtype,) in VECTORS for kind in (IDENTITY, DIAGONAL)]
 PROJECT = Kernel("bicgstab", "bicgstab_project", VECTORS)
@@ -26,20 +27,17 @@ class Launches(Steps):
     """The method of :mod:`cvrarray.linalg.bicgstab` with its steps in kernels."""
 
     words = 18
-    works_with = ("p", "v_", "shadow", "t", "p_hat", "s_hat")
 
-    p: Any
-    v_: Any
-    shadow: Any
-    t: Any
-    p_hat: Any
-    s_hat: Any
+    def __init__(self, system: System) -> None:
+        super().__init__(system)
+        self.p, self.v_, self.shadow, self.t = (self.v.zeros() for _ in range(4))
+        self.p_hat, self.s_hat = (self.p, self.r) if self.M is None else (self.v.zeros(), self.v.zeros())
 
     def start(self) -> None:
         """The shadow residual is the residual."""
         self.shadow[...] = self.r
         self.p[...] = self.r
-        self._precondition(self.p, self._p_hat)
+        self.precondition(self.p, self.p_hat)
         self.columns[...] = 0
         self.columns.view(np.complex128)[:, 0] = self.v.dot(self.r, self.r)
         self.columns[:, SHADOW_NORM] = self.v.norm(self.r)
@@ -47,25 +45,13 @@ class Launches(Steps):
         self.columns[:, BEST] = self.best
 
     def _cycle(self, *args: Any) -> None:
-        """See :class:`Method`. The device keeps iterates by itself."""
+        """See :class:`Steps`. The device keeps iterates by itself."""
         super()._cycle(*args)
         self.best = self.columns[:, BEST].copy()
 
-    @property
-    def _p_hat(self) -> Any:
-        return self.p if self.M is None else self.p_hat
-
-    @property
-    def _s_hat(self) -> Any:
-        return self.r if self.M is None else self.s_hat
-
-    def _precondition(self, r: Any, out: Any) -> None:
-        if self.M is not None:
-            self.precondition(r, out)
-
     def launch(self, x: Any, number: int) -> None:
         """See :class:`Steps`."""
-        dtype, layout, columns, p_hat, s_hat = self.system.dtype, self.layout, self.columns, self._p_hat, self._s_hat
+        dtype, layout, columns, p_hat, s_hat = self.system.dtype, self.layout, self.columns, self.p_hat, self.s_hat
         kind = DIAGONAL if self.kind == DIAGONAL else IDENTITY  # what the kernels apply
         self.times(p_hat, self.v_)
         layout.launch(PROJECT(dtype), (self.partials, columns, self.shadow, self.v_, p_hat))

@@ -11,7 +11,6 @@ kernel of all, 8, most of them in shared memory.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
@@ -19,8 +18,8 @@ from typing import Any, Protocol
 import cupy
 import numpy as np
 
-from cvrarray.bbcsr import BBCSRArray
-from cvrarray.core.remembered import Remembered
+from cvrarray.array.format import FormatArray
+from cvrarray.core.tables import BBCSRTables
 from cvrarray.gpu.captures import CAPTURES, synchronize
 from cvrarray.gpu.compiler import Kernel
 from cvrarray.gpu.launches import NULL
@@ -55,13 +54,11 @@ ROUNDING = {4: 7.5e-9, 8: 1.4e-17}
 #: Iterations of a batch: as many as take about BATCH_BYTES of traffic, so that the host keeps ahead of the device.
 LEAST_BATCH, MOST_BATCH, BATCH_BYTES = 4, 32, 1 << 29
 
-#: Matrices of so many bytes have both loops measured, over TRIAL iterations: that is worth it from a few hundred
-#: iterations on.
-MEASURED_FROM, TRIAL = 1 << 26, 8
+#: Arrays of more bytes take a graph, as one kernel of all leaves their gathers fewer warps (0.85 to 1.7 times its time); but
+#: for BBCSR with narrow bins, whose gathers hit caches (0.6 to 0.99).
+MOST_BYTES = 1 << 26
 
 Callback = Callable[[Any], Any]
-
-_FASTER, _MEASURING = Remembered(), threading.Lock()
 
 
 class Loop(Protocol):
@@ -245,52 +242,22 @@ class Engine:
 
     def _fastest(self) -> Loop:
         """One kernel where the system fits, else a graph; else launches, of operators that may do what no graph can
-        hold.
-
-        Large matrices leave the kernel fewer warps than their gathers may need, so there both are measured.
+        hold. The two add in another order, so the structure decides and not a measurement.
         """
-        found, was_slower = None, self._wanted == "fastest" and isinstance(self._loop, Batches)
-        if self._wanted in ("fastest", "persistent") and not was_slower:
+        if self._wanted == "persistent" or (self._wanted == "fastest" and not self._waits_for_gathers()):
             found = persistent.loop(self._matrix, self._state, self._layout, self._kind, self._loop)
-        if found is not None and (self._wanted == "persistent" or found is self._loop or self._matrix.nbytes < MEASURED_FROM):
-            return found
+            if found is not None:
+                return found
         self._prepare_steps()
         if self._wanted != "launches" and can_be_captured(self._matrix, self.system.preconditioner):
-            graph = Batches(self, self.system.check_every or self._default_batch())
-            is_faster = found is not None and self._was_faster(found)
-            return found if found is not None and is_faster else graph
+            return Batches(self, self._default_batch())
         return Launches(self)
 
-    def _was_faster(self, one: Loop) -> bool:
-        """Whether the kernel is faster, measured once for a structure: threads' engines take the same loop then, and so give
-        the same bits.
-        """
+    def _waits_for_gathers(self) -> bool:
+        if not isinstance(self._matrix, FormatArray) or self._matrix.nbytes <= MOST_BYTES:
+            return False
         t = self._matrix._tables
-        table = t.bin_rowptr if isinstance(self._matrix, BBCSRArray) else t.carry_row
-        key = self.system.dtype, self._kind, self._block_size()
-        with _MEASURING:
-            return bool(_FASTER.of(table, key, lambda: self._is_faster(one, Batches(self, TRIAL))))
-
-    def _is_faster(self, one: Loop, graph: Loop) -> bool:
-        """Whether the kernel is faster than the graph of TRIAL iterations, but for what it does once in a launch."""
-        once, thrice = (self._milliseconds(lambda n=n: one.launch(n * TRIAL)) for n in (1, 3))
-        return thrice - once <= 2 * self._milliseconds(lambda: graph.launch(TRIAL))
-
-    def _milliseconds(self, iterate: Callable[[], None]) -> float:
-        """Of some iterations: the less of two, after some that do not count."""
-        state, found = self._state, []
-        b = cupy.ones(state.x.size, self._wide)
-        state.begin(None, 1 << 30, False)
-        state.x.fill(0)
-        for _ in range(3):
-            start, stop = cupy.cuda.Event(), cupy.cuda.Event()
-            self._begin(b, first=True)
-            start.record()
-            iterate()
-            stop.record()
-            stop.synchronize()
-            found.append(float(cupy.cuda.get_elapsed_time(start, stop)))
-        return min(found[1:])
+        return not isinstance(t, BBCSRTables) or t.col_wide.size > t.col_narrow.size
 
     def _default_batch(self) -> int:
         traffic = self._matrix.nbytes + 12 * self._state.x.nbytes

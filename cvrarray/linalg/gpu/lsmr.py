@@ -7,6 +7,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from cvrarray.core import devices
 from cvrarray.gpu.compiler import Kernel
 from cvrarray.linalg.gpu.layout import VECTORS, Layout
 from cvrarray.linalg.gpu.state import Lookout, can_be_captured
@@ -29,13 +30,13 @@ STATE = np.dtype([(name, np.float64) for name in FIELDS] + [(name, np.int64) for
 
 def run(matrix: Any, adjoint: Any, b: Any, x: Any, norm_b: np.ndarray, limits: Any) -> tuple[Any, ...]:
     """x, from the start x, and what SciPy returns beside it, of each column."""
-    rows, cols = (DeviceVectors(adjoint.device, vector.shape, b.dtype) for vector in (b, x))
+    rows, cols = (DeviceVectors(devices.of(b), vector.shape, b.dtype) for vector in (b, x))
     u, product, v = b.copy(), rows.empty(), cols.zeros()
     if x.any():
         multiply(matrix, x, product)
         rows.combine(rows.constant(1), u, rows.constant(-1), product, u)
     beta = _normalised(rows, u)
-    adjoint(u, v)
+    multiply(adjoint, u, v)
     alpha = np.where(beta > 0, _normalised(cols, v), 0.0)
     zeta_bar = alpha * beta
     going = (zeta_bar != 0) & (norm_b != 0)
@@ -60,7 +61,7 @@ def _normalised(of: Any, vector: Any) -> np.ndarray:
     """Norms of columns, in host memory; each column but those of zeros is divided by its own."""
     found: np.ndarray = of.host(of.norm(vector))
     inverse = np.where(found != 0, 1 / np.where(found != 0, found, 1.0), 0.0)
-    of.combine(of.load(inverse), vector, of.constant(0), vector, vector)
+    of.combine(cupy.asarray(inverse), vector, of.constant(0), vector, vector)
     return found
 
 
@@ -75,13 +76,12 @@ def _iterated(matrix: Any, adjoint: Any, given: tuple[Any, ...], begin: np.ndarr
     def step() -> None:
         multiply(matrix, v, product)
         rows.launch(LEFT(dtype), (of_rows, columns, product, u))
-        adjoint(u, back)
+        multiply(adjoint, u, back)
         cols.launch(RIGHT(dtype), (of_cols, columns, back, v))
         cols.launch(MOVE(dtype), (of_cols, columns, v, h_bar, h, x))
 
     lookout = Lookout(columns)
-    is_graph = can_be_captured(matrix, None) and can_be_captured(adjoint.transposed, None)
-    is_graph = is_graph and dtype.kind != "c" and matrix.dtype.kind != "c"  # conj() takes memory
+    is_graph = can_be_captured(matrix, None) and can_be_captured(adjoint, None) and dtype.kind != "c"
     in_batches(step, int(begin["limit"].max()), is_graph, lookout, lambda words: bool(words.view(STATE)["going"].any()))
     ends: np.ndarray = columns.get().view(STATE)[:, 0]
     return ends

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import cupy
+
 from cvrarray.gpu.compiler import Kernel
-from cvrarray.linalg.ends import M_SINGULAR
+from cvrarray.linalg.ends import M_NAN, M_NOT_DEFINITE, M_SINGULAR
 from cvrarray.linalg.gpu.layout import VECTORS
 from cvrarray.linalg.gpu.state import DIAGONAL, GIVEN, IDENTITY
 from cvrarray.linalg.gpu.steps import Steps
+from cvrarray.linalg.system import System
 
 EACH_KIND = [(dtype, kind) for (dtype,) in VECTORS for kind in (IDENTITY, DIAGONAL, GIVEN)]
 PROJECT = Kernel("minres", "minres_project", VECTORS)
@@ -24,17 +27,10 @@ class Launches(Steps):
     """The method of :mod:`cvrarray.linalg.minres` with its steps in kernels."""
 
     words = 20
-    works_with = ("old", "new", "y", "basis", "w", "w_old")
 
-    old: Any
-    new: Any
-    y: Any
-    basis: Any
-    w: Any
-    w_old: Any
-
-    def __init__(self, system: Any) -> None:
+    def __init__(self, system: System) -> None:
         super().__init__(system)
+        self.old, self.new, self.y, self.basis, self.w, self.w_old = (self.v.zeros() for _ in range(6))
         self.z = self.v.empty() if self.kind == GIVEN else self.y
 
     def start(self) -> None:
@@ -44,9 +40,13 @@ class Launches(Steps):
         for vector in (self.old, self.w, self.w_old):
             vector[...] = 0
         basis = self.precondition(self.r, self.y)
-        beta = self.length(v.real_dot(self.new, basis))
-        self.stop(beta == 0, M_SINGULAR)
-        v.combine(self.ratio(v.constant(1), beta), basis, v.constant(0), basis, self.basis)
+        square = v.real_dot(self.new, basis)
+        self.stop(~cupy.isfinite(square), M_NAN)
+        self.stop(square < 0, M_NOT_DEFINITE)
+        self.stop(square == 0, M_SINGULAR)
+        beta = cupy.sqrt(cupy.where(square > 0, square, 0.0))
+        inverse = cupy.where(self.active, 1 / cupy.where(self.active, beta, 1.0), 0.0)
+        v.combine(inverse, basis, v.constant(0), basis, self.basis)
         self._lanczos, self._directions = (self.old, self.new, self.y), (self.w_old, self.w)
         self.columns[...] = 0
         self.columns[:, BETA] = self.columns[:, PHI_BAR] = beta

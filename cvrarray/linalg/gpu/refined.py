@@ -11,6 +11,7 @@ systems diverge.)
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil, log
 from typing import Any
 
@@ -21,9 +22,9 @@ from cvrarray.array.format import FormatArray
 from cvrarray.gpu.compiler import Kernel
 from cvrarray.gpu.properties import attribute, processors
 from cvrarray.linalg import solution
+from cvrarray.linalg.arguments import norms
 from cvrarray.linalg.gpu import cg
 from cvrarray.linalg.gpu.state import GIVEN, preconditioner_kind
-from cvrarray.linalg.gpu.vectors import DeviceVectors
 from cvrarray.linalg.operators import multiply
 from cvrarray.linalg.solution import Outcome
 from cvrarray.linalg.system import System
@@ -49,7 +50,48 @@ def pays(system: System) -> bool:
     return bool(system.matrix.nbytes + 4 * system.n * system.dtype.itemsize > SMALL * room)
 
 
-class Engine(cg.Engine):
+class Engine:
+    """An engine as :mod:`cvrarray.linalg.system` describes it: iterations in single precision, and where that makes no
+    progress any more the engine of double precision, from the x that was reached.
+    """
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        self._single = np.dtype(np.complex64 if system.dtype.kind == "c" else np.float32)
+        self._inner = Refined(system, replace(self._narrowed(system), dtype=self._single, history=False))
+        self._double: Any = None
+
+    def _narrowed(self, system: System) -> System:
+        """With the matrix and the preconditioner in single precision."""
+        M, matrix = system.preconditioner, system.matrix
+        with np.errstate(over="ignore"):  # double precision takes over from what is inf
+            narrow = matrix.astype(self._single if matrix.dtype.kind == "c" else np.float32)
+        return replace(system, matrix=narrow, preconditioner=M.astype(self._single) if hasattr(M, "astype") else M)
+
+    def update(self, matrix: Any, preconditioner: Any) -> None:
+        """Take new values."""
+        self.system = replace(self.system, matrix=matrix, preconditioner=preconditioner)
+        narrow = self._narrowed(self.system)
+        self._inner.update(narrow.matrix, narrow.preconditioner)
+        if self._double is not None:
+            self._double.update(matrix, preconditioner)
+
+    def run(self, b: Any, x: Any, tolerance: np.ndarray, limit: int, callback: cg.Callback | None = None) -> Outcome:
+        """Solve; the iterations of both precisions count. A callback is called after each replacement."""
+        found = self._inner.refine(self.system.matrix, b, x, tolerance, limit, callback)
+        if {*found.reasons} <= {solution.CONVERGED, solution.MAXITER}:
+            return found
+        if self._double is None:
+            self._double = cg.Engine(self.system)
+        worse = np.flatnonzero(~(found.residual <= norms(b, self.system.device)))  # than 0 would be
+        if worse.size:
+            x.reshape(len(x), -1)[:, worse] = 0
+        rest = self._double.run(b, x, tolerance, max(0, limit - int(found.iterations.max())))
+        history = cupy.concatenate([found.history, rest.history[1:]]) if self.system.history else None
+        return Outcome(found.iterations + rest.iterations, rest.residual, rest.reasons, history)
+
+
+class Refined(cg.Engine):
     """An engine for `system`, in double precision, whose iterations are those of `single`, the same system in single
     precision.
 
@@ -66,7 +108,6 @@ class Engine(cg.Engine):
         with system.device.use():
             self._scale = cupy.ones(system.columns or 1)
             self._q = cupy.zeros(system.shape, system.dtype)
-            self._numbers = DeviceVectors(system.device, system.shape, system.dtype)
         super().__init__(single)
 
     def update(self, matrix: Any, preconditioner: Any) -> None:
@@ -109,9 +150,9 @@ class Engine(cg.Engine):
 
     def _units(self, b: Any) -> np.ndarray:
         """Powers of 2 near the norms of columns: residuals in these units are normal numbers of single precision."""
-        norms = self._numbers.norm(b).get()
-        usable = np.isfinite(norms) & (norms > 0)
-        units: np.ndarray = np.exp2(np.floor(np.log2(np.where(usable, norms, 1.0))))
+        sizes = norms(b, self.system.device)
+        usable = np.isfinite(sizes) & (sizes > 0)
+        units: np.ndarray = np.exp2(np.floor(np.log2(np.where(usable, sizes, 1.0))))
         return units
 
     def _begin(self, b: Any, first: bool) -> None:

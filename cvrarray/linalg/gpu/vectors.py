@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +13,6 @@ from cvrarray.core import devices
 from cvrarray.gpu.compiler import Kernel
 from cvrarray.gpu.streams import PerStream
 from cvrarray.linalg.gpu.layout import VECTORS, Layout
-from cvrarray.linalg.vectors import Vectors
 
 DOT = Kernel(
     "vectors",
@@ -70,14 +70,51 @@ def times_blocks(blocks: cupy.ndarray, x: cupy.ndarray, out: cupy.ndarray) -> No
     layout.launch(TIMES_BLOCKS(blocks.dtype, x.dtype), (blocks, np.int32(blocks.shape[1]), x, out))
 
 
-class DeviceVectors(Vectors):
-    """:class:`cvrarray.linalg.vectors.Vectors` of a GPU: one kernel for each sum or combination, no scalar on the host."""
+def chebyshev_turn(inverse: cupy.ndarray, like: cupy.ndarray) -> Callable[..., None]:
+    """``turn(old, new, is_first, b, product, d, x)`` for vectors or matrices like this one."""
+    scale = (inverse if like.ndim == 1 else inverse[:, None]).astype(like.real.dtype)
+    step = cupy.ElementwiseKernel(
+        "S s, T old, T new_, bool first, T b, T product, T d0, T x0",
+        "T d, T x",
+        "T t = s * (first ? b : b - product) * new_; if (old != T(0)) t += old * d0; d = t; x = first ? t : x0 + t;",
+        "cvrarray_chebyshev_turn",
+    )
+    number = like.dtype.type
+    return lambda old, new, is_first, b, product, d, x: step(scale, number(old), number(new), is_first, b, product, d, x, d, x)
 
-    def __init__(self, device: Any, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        super().__init__(device, shape, dtype)
+
+class DeviceVectors:
+    """Arithmetic of vectors (n,), or (n, k) for k systems at once: one kernel for each sum or combination.
+
+    A scalar is an array (k,) on the device, (1,) for vectors (n,), in double precision. Sums are in double precision and in
+    a fixed order.
+    """
+
+    def __init__(self, device: devices.Device, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        self.real = np.dtype(self.dtype.type(0).real.dtype)
+        self.scalar = np.dtype(np.complex128 if self.dtype.kind == "c" else np.float64)
+        self.columns = 1 if len(shape) == 1 else shape[1]
         with device.use():
             self._layout = Layout.of(shape[0], self.columns)
         self._partials = PerStream(self._layout.partials)
+
+    def empty(self) -> cupy.ndarray:
+        """An uninitialised vector."""
+        return cupy.empty(self.shape, self.dtype)
+
+    def zeros(self) -> cupy.ndarray:
+        """A vector of zeros."""
+        return cupy.zeros(self.shape, self.dtype)
+
+    def constant(self, value: float) -> cupy.ndarray:
+        """The same scalar for each column."""
+        return cupy.full(self.columns, float(value))
+
+    def host(self, a: cupy.ndarray) -> np.ndarray:
+        """A scalar as numbers (k,) in host memory."""
+        found: np.ndarray = devices.move(a, devices.CPU)
+        return found
 
     def _sum(self, x: cupy.ndarray, y: cupy.ndarray, result: np.dtype, root: bool = False) -> cupy.ndarray:
         found = cupy.empty(self.columns, result)
@@ -86,23 +123,19 @@ class DeviceVectors(Vectors):
         return found
 
     def dot(self, x: cupy.ndarray, y: cupy.ndarray) -> cupy.ndarray:
-        """See :class:`Vectors`."""
+        """``x^H y`` of each column."""
         return self._sum(x, y, self.scalar)
 
     def real_dot(self, x: cupy.ndarray, y: cupy.ndarray) -> cupy.ndarray:
-        """See :class:`Vectors`."""
+        """The real part of ``x^H y``."""
         return self._sum(x, y, np.dtype(np.float64))
 
     def norm(self, x: cupy.ndarray) -> cupy.ndarray:
-        """See :class:`Vectors`."""
+        """The Euclidean norm of each column."""
         return self._sum(x, x, np.dtype(np.float64), root=True)
 
-    def add(self, a: Any, x: cupy.ndarray, y: cupy.ndarray) -> None:
-        """See :class:`Vectors`."""
-        self.combine(a, x, cupy.ones(self.columns), y, y)
-
     def combine(self, a: Any, x: cupy.ndarray, b: Any, y: cupy.ndarray, out: cupy.ndarray) -> None:
-        """See :class:`Vectors`."""
+        """``out = a x + b y``; out may be x or y, and what is multiplied by 0 counts as 0."""
         a, b = (self._scalar(factor) for factor in (a, b))
         if self.columns:
             self._layout.launch(COMBINE(self.dtype, a.dtype, b.dtype), (a, x, b, y, out))
