@@ -378,7 +378,7 @@ class CVRArray(FormatArray):
         yield "4: carry_row has an entry a chunk", t.carry_row.size == n_chunks
         # else a shape could ask for any memory
         yield "5: every row has an owner", t.shape[0] <= n_records + t.tail.size + t.empty_row.size
-        yield "of nnz: it counts the entries of all records", self._module(devices.CPU)._entry_ptr(t)[-1] == t.nnz
+        yield "of nnz: it counts the entries of all records", devices.CPU.backend("cvr_conversion").entry_ptr(t)[-1] == t.nnz
         yield from are_converted(t, self._module(devices.CPU))
 
     @classmethod

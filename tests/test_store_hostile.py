@@ -285,7 +285,7 @@ def test_files_of_others_in_a_store_stay(path):
 # ------------------------------------------------------------------------------------------------ linear operators
 
 
-def test_columns_are_vectors(path):
+def test_solvers_take_a_store_and_columns_are_vectors(path):
     write_matrix(path)
     with Stored(path, device="cpu") as stored:
         for product, n in ((stored.matvec, 300), (stored.rmatvec, 1000)):

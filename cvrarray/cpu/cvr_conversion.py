@@ -67,7 +67,7 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
 
 def convert_anew(csr: CSR, like: CVRTables) -> CVRTables:
     """The same, for chunks of as many nonzeros as those of other tables have: at least one each, and `csr.nnz` in all."""
-    return _converted(csr, like.n_lanes, _entry_ptr(like), GIVEN)
+    return _converted(csr, like.n_lanes, entry_ptr(like), GIVEN)
 
 
 def _converted(csr: CSR, n_lanes: int, nonzero: np.ndarray, split: int) -> CVRTables:
@@ -121,7 +121,7 @@ def _converted(csr: CSR, n_lanes: int, nonzero: np.ndarray, split: int) -> CVRTa
     return tables._replace(val=val, cut_row=tables.cut_row[:n_cut].copy(), cut_ptr=tables.cut_ptr[:n_cut].copy())
 
 
-def _entry_ptr(t: CVRTables) -> np.ndarray:
+def entry_ptr(t: CVRTables) -> np.ndarray:
     """(n_chunks + 1,) int64: offsets by the entries of chunks."""
     entry_ptr = np.zeros(len(t.step_ptr), np.int64)
     threads.run(_count_entries, t.step_ptr, t.n_lanes, t.step_ptr, t.rec_mask, entry_ptr, unit=t.n_lanes)

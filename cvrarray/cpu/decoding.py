@@ -23,6 +23,8 @@ from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
 
 #: Steps of a chunk from the one whose records are read to the one whose slots are prefetched.
 AHEAD = 16
+#: Segments of a chunk that belong to entries of its tail, for which there is room; no conversion makes so many.
+MOST_KEPT = WARP * len(simd.BATCH_ROW)
 
 
 class Rows(NamedTuple):
@@ -229,7 +231,7 @@ def _copy_chunk(k, t, columns, base, rows):
             begin[lane] = step + 1
             wb = t.rec_wb[record]
             record += 1
-            if wb < 0 and n_kept < simd.BATCH:
+            if wb < 0 and n_kept < MOST_KEPT:
                 _keep(n_kept, ~wb, slot, length, entries, slots, lengths)
                 n_kept += 1
             elif rows.first <= wb < rows.last and wb >= 0:

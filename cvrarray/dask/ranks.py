@@ -18,7 +18,7 @@ from ..array.base import SparseArray
 from ..core import devices
 from ..linalg import preconditioners
 from . import vectors
-from .transports import Connection, NullTransport
+from .transports import NullTransport, connected
 
 WINDOWS = 256  #: a gap of more than 1 / WINDOWS of the vector is not sent; this bounds the number of windows
 #: Of the precision: a residual that is updated to this part of b says nothing more about the true one.
@@ -69,7 +69,7 @@ def run(method: str, job: Job, rank: int, panels: list[SparseArray], known: dict
         names = ", ".join(sorted(map(str, homes)))
         raise ValueError(f"panels of one worker must be on one device; got {names}. Start a worker for each GPU")
     (device,) = homes
-    with device.use(), Connection(job.token, rank, job.addresses, job.timeout, device, job.transport) as transport:
+    with device.use(), connected(job.token, rank, job.addresses, job.timeout, device, job.transport) as transport:
         return METHODS[method](Part(job, rank, panels, device, transport), known, *options)
 
 

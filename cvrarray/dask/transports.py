@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -112,46 +114,39 @@ class NcclTransport(HostTransport):
         self.comm.check_async_error()
 
 
-class Connection:
-    """Context manager: the connection of one rank with all others; on exit it is closed, after an error aborted."""
-
-    def __init__(
-        self, token: str, rank: int, addresses: tuple[str, ...], timeout: float, device: devices.Device, transport: str
-    ):
-        self.job, self.device, self.asked = (token, rank, addresses, timeout), device, transport
-        self.chosen: NullTransport
-        self.mesh: Mesh | None
-
-    def __enter__(self) -> NullTransport:
-        self.chosen, self.mesh = NullTransport(), None
-        if len(self.job[2]) == 1:
-            return self.chosen
-        self.mesh = Mesh(*self.job)
+@contextmanager
+def connected(
+    token: str, rank: int, addresses: tuple[str, ...], timeout: float, device: devices.Device, transport: str
+) -> Iterator[NullTransport]:
+    """The connection of one rank with all others; at the end it is closed, after an error aborted."""
+    if len(addresses) == 1:
+        yield NullTransport()
+        return
+    mesh = Mesh(token, rank, addresses, timeout)
+    chosen: NullTransport = NullTransport()
+    error: BaseException | None = None
+    try:
+        gpus = mesh.gather(_gpu(device))
+        one_each = None not in gpus and len(set(gpus)) == len(gpus)  # NCCL refuses two ranks on one GPU
+        if transport == "nccl" and not one_each:
+            raise ValueError(
+                "transport 'nccl' needs a GPU of its own for each worker, and NCCL's library there (pip install"
+                f" nvidia-nccl-cu13, or -cu12); got {gpus}. Use transport='auto'"
+            )
+        chosen = NcclTransport(mesh) if one_each and transport != "host" else HostTransport(mesh)
+        yield chosen
+    except BaseException as found:
+        error = found
+        raise
+    finally:
         try:
-            gpus = self.mesh.gather(_gpu(self.device))
-            one_each = None not in gpus and len(set(gpus)) == len(gpus)  # NCCL refuses two ranks on one GPU
-            if self.asked == "nccl" and not one_each:
-                raise ValueError(
-                    "transport 'nccl' needs a GPU of its own for each worker, and NCCL's library there (pip install"
-                    f" nvidia-nccl-cu13, or -cu12); got {gpus}. Use transport='auto'"
-                )
-            self.chosen = NcclTransport(self.mesh) if one_each and self.asked != "host" else HostTransport(self.mesh)
-        except BaseException as error:
-            self.__exit__(type(error), error, None)
-            raise
-        return self.chosen
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if self.mesh is None:
-            return
-        try:
-            self.mesh.close(error)
+            mesh.close(error)
         except BaseException as lost:
             error = lost
             raise
         finally:
-            if isinstance(self.chosen, NcclTransport):  # an abort ends kernels that wait for a lost rank
-                self.chosen.comm.destroy() if error is None else self.chosen.comm.abort()
+            if isinstance(chosen, NcclTransport):  # an abort ends kernels that wait for a lost rank
+                chosen.comm.destroy() if error is None else chosen.comm.abort()
 
 
 def nccl() -> Any:

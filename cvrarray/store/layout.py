@@ -106,13 +106,6 @@ def layer_name(path: str) -> str:
 # ------------------------------------------------------------------------------------------------ root
 
 
-def create(path: str, root: Root) -> None:
-    """A new store without panels, where nothing is or a folder that holds nothing."""
-    os.makedirs(path, exist_ok=True)
-    atomic.sync_folder(os.path.dirname(path))
-    replace_root(path, root)
-
-
 def replace_root(path: str, root: Root) -> None:
     """Write what all panels share anew, atomically."""
     write_json(root_file(path), sealed({"magic": _MAGIC, **root._asdict()}))

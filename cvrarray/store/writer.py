@@ -14,7 +14,7 @@ from .. import formats
 from ..array import encoding
 from ..array.format import FormatArray
 from ..choice.construct import asarray
-from ..core import devices
+from ..core import atomic, devices
 from ..input import coercion
 from . import layout
 from .lock import WriterLock
@@ -105,7 +105,9 @@ class Writer:
                 return self._go_on(n_cols, rows, source)
             layout.remove(self.path)
         root = layout.Root(secrets.token_hex(16), n_cols, rows, source)
-        layout.create(self.path, root)
+        os.makedirs(self.path, exist_ok=True)
+        atomic.sync_folder(os.path.dirname(self.path))
+        layout.replace_root(self.path, root)
         return root
 
     def __getstate__(self) -> dict[str, Any]:
