@@ -7,8 +7,8 @@ out. A column that has not converged, and whose residual is larger than that of 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from math import isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ def solved(
     rtol, atol = (arguments.tolerance(limit, name) for limit, name in zip(limits, ("rtol", "atol"), strict=False))
     checked = arguments.system(*given)
     limit = arguments.count(limits[2], "maxiter", 10 * checked.b.shape[0])
-    columns = 1 if checked.device.kind == "cpu" else math.prod(checked.b.shape[1:])
+    columns = 1 if checked.device.kind == "cpu" else prod(checked.b.shape[1:])
     checked = checked._replace(matrix=transposed.with_tables(checked.matrix, columns))
     with checked.device.use():
         found = run(lambda: method(described(checked)), checked, (rtol, atol), limit, callback)
@@ -70,8 +70,8 @@ def _scaled(
 ) -> Solution:
     """:func:`run` for norms of b and of the start."""
     b, x, xp, (sizes, starts) = given.b, given.x, given.device.xp, norms
-    bad = np.where(~np.isfinite(sizes), solution.B_NOT_FINITE, np.where(~np.isfinite(starts), solution.X0_NOT_FINITE, ""))
-    left_out = np.flatnonzero(bad != "").tolist()
+    ends = [solution.B_NOT_FINITE if not isfinite(size) else solution.X0_NOT_FINITE for size in sizes]
+    left_out = [j for j, of in enumerate(zip(sizes, starts, strict=True)) if not all(map(isfinite, of))]
     start = x.copy() if given.has_start else None
     scale, is_far = scale_of(sizes, starts, b.dtype)
     dropped = np.flatnonzero(is_far | (sizes == 0))
@@ -101,7 +101,7 @@ def _scaled(
     if left_out or is_scaled:
         outcome = outcome._replace(
             residual=outcome.residual / scale,
-            reasons=[str(why) or reason for why, reason in zip(bad, outcome.reasons, strict=True)],
+            reasons=[ends[j] if j in left_out else reason for j, reason in enumerate(outcome.reasons)],
             history=None if outcome.history is None else outcome.history / xp.asarray(scale),
         )
         outcome.residual[left_out] = np.nan

@@ -53,8 +53,8 @@ MOST_LANES = 64
 
 
 class Lanes:
-    """What each thread and stream has for itself, by a key that ends with the device's lane: of the last MOST_LANES that
-    asked, and all that CUDA graphs hold. Copies have none.
+    """What each thread and stream has for itself, by a key that ends with the device's lane: the last MOST_LANES that were
+    made, and all that CUDA graphs hold. Copies have none.
     """
 
     def __init__(self) -> None:
@@ -66,12 +66,10 @@ class Lanes:
 
     def get(self, key: tuple[Any, ...]) -> Any:
         """What was put there, or None."""
-        found = self._recent.get(key)
-        return None if found is None else self.put(key, found)
+        return self._recent.get(key)
 
     def put(self, key: tuple[Any, ...], one: Any) -> Any:
-        """The same `one`, which is now the last; the first of too many is given back."""
-        self._recent.pop(key, None)
+        """The same `one`; the first of too many is given back."""
         self._recent[key] = one
         if len(self._recent) > MOST_LANES:
             self._recent.pop(next(iter(self._recent.copy())), None)

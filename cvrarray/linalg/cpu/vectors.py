@@ -275,12 +275,13 @@ def _turn_chebyshev(first, last, rows, factors, is_first, inverse, b, product, d
 
 def chebyshev_turn(inverse: np.ndarray, like: np.ndarray) -> Callable[..., None]:
     """``turn(old, new, is_first, b, product, d, x)`` for contiguous vectors or matrices like this one."""
-    flat = reals(np.empty(0, like.dtype))
-    scale = np.repeat(inverse.astype(flat.dtype), math.prod(like.shape[1:]) * like.itemsize // flat.itemsize)
-    run = Blocks(scale.size, None).prepare("turn_chebyshev", np.empty(2), True, scale, flat, flat, flat, flat)
+    real = reals(np.empty(0, like.dtype))
+    scale = np.repeat(inverse.astype(real.dtype), math.prod(like.shape[1:]) * like.itemsize // real.itemsize)
+    run = Blocks(scale.size, None).prepare("turn_chebyshev", np.empty(2), True, scale, real, real, real, real)
 
     def turn(old: float, new: float, is_first: bool, *vectors: np.ndarray) -> None:
-        run(np.array([old, new], np.float64), is_first, scale, *(reals(vector).reshape(-1) for vector in vectors))
+        flat = map(reals, vectors) if like.ndim == 1 else (reals(vector).reshape(-1) for vector in vectors)
+        run(np.array([old, new], np.float64), is_first, scale, *flat)
 
     return turn
 
