@@ -14,11 +14,9 @@ from ..core.tables import CSR, WARP, Bins, Seen
 from . import simd
 from .runtime import memory, threads
 from .runtime.compiler import compiled, inlined, kernel
-from .simd import masks
 
 #: Rows that are looked at together: their columns are still in the cache when the beginnings of rows are looked at.
 ROWS = 256
-AHEAD = 1 << 10  #: entries from those that are compared to those that are prefetched
 BEYOND = np.uint64(1 << 63)  #: every column
 PART = 1 << 18  #: least entries that a thread moves
 RUN = 24  #: entries that are sorted by insertion; runs of them are merged
@@ -65,16 +63,10 @@ def _look(first, last, indptr, indices, n_cols, is_wrong, longest, low, high):
 @inlined
 def _count_not_ascending(indices, begin, end):
     """Positions from `begin` to before `end`, but not the first of all, whose column is not above the one before."""
-    count, k = 0, np.int64(max(begin, 1))
-    while k + WARP <= end:
-        simd.prefetch(indices, k + AHEAD, simd.INTO_L1)
-        count += masks.count(masks.not_below(indices, k - 1, k))
-        k += WARP
-    if k < end and k + WARP <= len(indices):
-        return count + masks.count(masks.not_below(indices, k - 1, k) & (np.uint32(1) << np.uint32(end - k)) - np.uint32(1))
-    while k < end:
-        count += np.uint64(np.int64(indices[k])) <= np.uint64(np.int64(indices[k - 1]))
-        k += 1
+    first, count = np.int64(max(begin, 1)), np.int64(0)
+    here, before = simd.pointer(indices, first), simd.pointer(indices, first - 1)
+    for k in range(end - first):
+        count += np.uint64(np.int64(here[k])) <= np.uint64(np.int64(before[k]))
     return count
 
 

@@ -1,4 +1,4 @@
-"""Masks of the elements for which a comparison of 32 integers in memory holds; integers count as unsigned.
+"""Masks of the elements for which a comparison of 32 integers in memory holds.
 
 Numba's own loops widen every number to 64 bits: on 16-bit columns they take four times as many vectors as these.
 """
@@ -13,23 +13,13 @@ from cvrarray.cpu.simd import llvm
 
 
 @intrinsic
-def not_below(typingctx, array, at, other):
-    """Mask of the elements l where ``array[at + l] >= array[other + l]``."""
-
-    def codegen(context, builder, signature, args):
-        numbers = [llvm.load_vector(builder, llvm.pointer(context, builder, array, args[0], place), WARP) for place in args[1:]]
-        return _compared(builder, ">=", *numbers)
-
-    return types.uint32(array, types.intp, types.intp), codegen
-
-
-@intrinsic
 def equal(typingctx, array, at, others, other):
     """Mask of the elements l where ``array[at + l] == others[other + l]``; both arrays have one dtype."""
 
     def codegen(context, builder, signature, args):
         starts = [llvm.pointer(context, builder, of, *args[k : k + 2]) for of, k in ((array, 0), (others, 2))]
-        return _compared(builder, "==", *(llvm.load_vector(builder, start, WARP) for start in starts))
+        alike = builder.icmp_unsigned("==", *(llvm.load_vector(builder, start, WARP) for start in starts))
+        return builder.bitcast(alike, llvm.I32)
 
     return types.uint32(array, types.intp, others, types.intp), codegen
 
@@ -42,12 +32,3 @@ def count(typingctx, mask):
         return builder.zext(builder.ctpop(args[0]), llvm.I64)
 
     return types.intp(types.uint32), codegen
-
-
-def _fitting(builder, number, vector):
-    """A 64-bit integer as one of the vector's."""
-    return builder.trunc(number, vector.type.element) if vector.type.element.width < 64 else number
-
-
-def _compared(builder, how, a, b):
-    return builder.bitcast(builder.icmp_unsigned(how, a, b), llvm.I32)
