@@ -149,4 +149,4 @@ def forget(array: Any, version: int | None) -> None:
     """Drop what was computed from the values of `array`: they are being replaced (None), or have this version now."""
     array._version = version
     array._origin.drop(array)
-    array._transpose.products.drop()
+    array._transpose.products.ready = Few()  # it has no kernels
