@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.arrays import Run
-from ..core.remembered import Few
 from ..core.tables import CSR
 from ..input import coercion
 from . import encoding
 from .budget import Budget
+from .products import Few
 
 #: What the CSRs of all arrays may take: ``CVRARRAY_CSR_MEMORY``, by default an eighth of the machine's memory.
 BUDGET = Budget("CVRARRAY_CSR_MEMORY", 1 / 8)
@@ -149,4 +149,4 @@ def forget(array: Any, version: int | None) -> None:
     """Drop what was computed from the values of `array`: they are being replaced (None), or have this version now."""
     array._version = version
     array._origin.drop(array)
-    array._transpose.products.drop()
+    array._transpose.products.ready = Few()  # it has no kernels

@@ -71,6 +71,28 @@ def at_once(array: Any, x: Any, out: Any = None, alpha: Any = 1, beta: Any = 0) 
     return None
 
 
+class Few(dict[Any, Any]):
+    """At most :attr:`most` results by a key: the oldest are forgotten. It may be used from many threads.
+
+    Examples
+    --------
+    >>> from cvrarray.array.products import Few
+    >>> found = Few()
+    >>> for k in range(100):
+    ...     found[k] = k
+    >>> len(found), min(found)
+    (32, 68)
+    """
+
+    __slots__ = ()
+    most = 32
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        for oldest in list(self)[: max(0, len(self) + 1 - self.most)]:
+            self.pop(oldest, None)  # another thread may have forgotten it
+        super().__setitem__(key, value)
+
+
 class PreparedProduct:
     """A prepared product for operands of one shape that are in the product's dtype already, and all that a call of it needs."""
 

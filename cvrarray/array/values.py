@@ -48,7 +48,7 @@ def places(array: Any) -> tuple[Any, Any]:
 
 def with_values(array: Any, data: Any, out: Any = None) -> Any:
     """`array` with other values: see :meth:`cvrarray.array.base.SparseArray.with_values`."""
-    base = getattr(array, "base", array)  # of a transposed view
+    base = _base(array)
     is_view = base is not array
     target = base._target
     with target.use():
@@ -68,6 +68,11 @@ def with_values(array: Any, data: Any, out: Any = None) -> Any:
             return type(array)(made) if is_view else made
         write(base, sources, values, checked_out(array, out))
         return out
+
+
+def _base(array: Any) -> Any:
+    """The array of a format: `array`, or what it is a transposed view of."""
+    return array if "_structure" in array.__dict__ else array.base
 
 
 def write(base: Any, sources: Sources | None, values: Any, out: Any = None) -> Any:
@@ -126,14 +131,15 @@ def checked_out(array: Any, out: Any) -> Any:
     """
     if type(out) is not type(array):
         raise TypeError(f"out must be a {type(array).__name__}; got {type(out).__name__}")
-    base, out = getattr(array, "base", array), getattr(out, "base", out)
+    base, out = _base(array), _base(out)
     if out._target != base._target:
         raise TypeError(f"out must be on the array's device, {base._target}; got {out._target}. Use out.to_device")
-    if type(out) is not type(base) or not is_one_structure(base, out):
-        raise ValueError(
-            f"out must have the structure of the array, in every table but the values'; got {out!r}. Make it by with_values"
-        )
-    out._structure = base._structure
+    if out._structure is not base._structure:
+        if type(out) is not type(base) or not is_one_structure(base, out):
+            raise ValueError(
+                f"out must have the structure of the array, in every table but the values'; got {out!r}. Make it by with_values"
+            )
+        out._structure = base._structure
     return out
 
 

@@ -1,32 +1,10 @@
-"""Results that are kept: a few of them, or all of an object for as long as that lives."""
+"""What is found out about an object, for as long as that lives."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable
 from typing import Any
-
-
-class Few(dict[Any, Any]):
-    """At most :attr:`most` results by a key: the oldest are forgotten. It may be used from many threads.
-
-    Examples
-    --------
-    >>> from cvrarray.core.remembered import Few
-    >>> found = Few()
-    >>> for k in range(100):
-    ...     found[k] = k
-    >>> len(found), min(found)
-    (32, 68)
-    """
-
-    __slots__ = ()
-    most = 32
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        for oldest in list(self)[: max(0, len(self) + 1 - self.most)]:
-            self.pop(oldest, None)  # another thread may have forgotten it
-        super().__setitem__(key, value)
 
 
 class Remembered:
