@@ -1,4 +1,4 @@
-"""Conversion to BBCSR on the CPU, and the way back by entries: see :mod:`.bbcsr`."""
+"""Conversion to BBCSR on the CPU: see :mod:`.bbcsr`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cvrarray.core.tables import CSR, NARROW_PADDING, WARP, BBCSRTables, mask_dt
 from cvrarray.cpu import distinct, simd
 from cvrarray.cpu.csr import look, offsets
 from cvrarray.cpu.runtime import memory, threads
-from cvrarray.cpu.runtime.compiler import compiled, compiled_by, helper, inlined, kernel
+from cvrarray.cpu.runtime.compiler import compiled_by, helper, inlined, kernel
 from cvrarray.cpu.simd import masks
 
 OWN_KERNEL = (1, *simd.BLOCK_SIZES)  #: block sizes whose kernels are compiled for that size alone
@@ -125,21 +125,6 @@ def _empty_bins(
         present=np.empty(0, mask_dtype(block_size)),
     )
     return tables, bin_low
-
-
-def to_coo(tables: BBCSRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Row, column and value of every stored entry, bin by bin; padding and holes are dropped, explicit zeros stay."""
-    t = tables._replace(present=np.empty(0, np.uint8) if tables.present is None else tables.present)
-    index = t.col_base.dtype
-    entry_ptr = np.zeros(len(t.bin_rowptr), np.int64)
-    counted = t._replace(data=NO_VALUES), entry_ptr
-    threads.run(compiled(_count_entries, 0, 0, *counted), t.bin_rowptr, *counted)
-    np.cumsum(entry_ptr, out=entry_ptr)
-    nnz = entry_ptr[-1]  # t.nnz, but for tables that are a part of an array's
-    row, col, val = np.empty(nnz, index), np.empty(nnz, index), np.empty(nnz, tables.data.dtype)
-    args = t._replace(data=memory.bits(tables.data)), entry_ptr, row, col, memory.bits(val)
-    threads.run(compiled(_entries, 0, 0, *args), t.bin_rowptr, *args)
-    return row, col, val
 
 
 def fill(tables: BBCSRTables, starts: np.ndarray, data: np.ndarray, values: np.ndarray) -> None:
@@ -490,45 +475,3 @@ def _split_columns(block_size, indices, length, base, n_rows, to, marks):
         for r in range(b + 1, b + n_rows):
             to[r] = to[b]
             marks[r] = marks[b]
-
-
-@helper
-def _block_column(t, i, slot):
-    """Block column of a bin's slot, -1 for padding."""
-    if t.col_base[i] < 0:
-        return np.int64(t.col_wide[t.col_ptr[i] + slot])
-    block = np.int64(t.col_narrow[t.col_ptr[i] + slot])
-    return t.col_base[i] + block if block != NARROW_PADDING else -1
-
-
-@kernel
-def _count_entries(first, last, t, entry_ptr):
-    for i in range(first, last):
-        start = t.bin_rowptr[i] // t.block_size
-        total = 0
-        for slot in range(t.bin_rowptr[i + 1] // t.block_size - start):
-            if _block_column(t, i, slot) >= 0:
-                if len(t.present) == 0:
-                    total += t.block_size
-                else:
-                    for j in range(t.block_size):
-                        total += t.present[start + slot] >> j & 1
-        entry_ptr[i + 1] = total
-
-
-@kernel
-def _entries(first, last, t, entry_ptr, out_row, out_col, out_val):
-    for i in range(first, last):
-        start = t.bin_rowptr[i] // t.block_size
-        out = entry_ptr[i]
-        for slot in range(t.bin_rowptr[i + 1] // t.block_size - start):
-            block = _block_column(t, i, slot)
-            if block < 0:
-                continue
-            for j in range(t.block_size):
-                if len(t.present) == 0 or t.present[start + slot] >> j & 1:
-                    b, r = divmod(slot, WARP)
-                    out_row[out] = i * WARP + r
-                    out_col[out] = block * t.block_size + j
-                    out_val[out] = t.data[t.bin_rowptr[i] + (b * t.block_size + j) * WARP + r]
-                    out += 1

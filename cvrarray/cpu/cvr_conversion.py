@@ -1,4 +1,4 @@
-"""Conversion to CVR on the CPU, and the way back by entries.
+"""Conversion to CVR on the CPU.
 
 The trackers of the paper are kept per *segment*: a lane works on one run of nonzeros, up to before step ``end``; at a
 step it has nonzero ``source + step`` (the paper's ``valID``; its ``count`` is ``end - step``), and its sum goes to
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cvrarray.core.tables import CSR, NARROW, SPLITS, WARP, CVRTables, Runs
-from cvrarray.cpu import distinct, simd
+from cvrarray.cpu import distinct, entries, simd
 from cvrarray.cpu.csr import offsets
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import compiled_by, helper, inlined, kernel
@@ -67,7 +67,7 @@ def convert(csr: CSR, n_lanes: int, n_chunks: int, split: str) -> CVRTables:
 
 def convert_anew(csr: CSR, like: CVRTables) -> CVRTables:
     """The same, for chunks of as many nonzeros as those of other tables have: at least one each, and `csr.nnz` in all."""
-    return _converted(csr, like.n_lanes, _entry_ptr(like), GIVEN)
+    return _converted(csr, like.n_lanes, entries.per_chunk(like), GIVEN)
 
 
 def _converted(csr: CSR, n_lanes: int, nonzero: np.ndarray, split: int) -> CVRTables:
@@ -114,29 +114,11 @@ def _converted(csr: CSR, n_lanes: int, nonzero: np.ndarray, split: int) -> CVRTa
         cut_ptr=np.empty((n_chunks, 2), np.int64),
         empty_row=cuts.empty_row[: n_rows - n_filled].copy(),
     )
-    to_fill = source, cuts, tables, simd.width(n_lanes)
+    to_fill = source, cuts, tables, (0,) * (n_lanes == WARP)
     threads.run(version(_lay_out, 0, 0, *to_fill), nonzero, *to_fill, least=threads.QUICK)
     n_cut = version(_finish, cuts, tables)(cuts, tables)
     tables.rec_wb.resize(int(tables.rec_ptr[-1]), refcheck=False)  # gives back what was too much
     return tables._replace(val=val, cut_row=tables.cut_row[:n_cut].copy(), cut_ptr=tables.cut_ptr[:n_cut].copy())
-
-
-def to_coo(tables: CVRTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Row, column and value of every stored entry, chunk by chunk; pads are dropped."""
-    t = tables._replace(val=memory.bits(tables.val))
-    index, entry_ptr = t.rec_wb.dtype, _entry_ptr(t)
-    nnz = entry_ptr[-1]  # t.nnz, but for tables that are a part of an array's
-    row, col, val = np.empty(nnz, index), np.empty(nnz, index), np.empty(nnz, tables.val.dtype)
-    threads.run(_entries, t.step_ptr, t, entry_ptr, row, col, memory.bits(val), unit=t.n_lanes)
-    return row, col, val
-
-
-def _entry_ptr(t: CVRTables) -> np.ndarray:
-    """(n_chunks + 1,) int64: offsets by the entries of chunks."""
-    entry_ptr = np.zeros(len(t.step_ptr), np.int64)
-    threads.run(_count_entries, t.step_ptr, t.n_lanes, t.step_ptr, t.rec_mask, entry_ptr, unit=t.n_lanes)
-    memory.accumulate(entry_ptr)
-    return entry_ptr
 
 
 def fill(tables: CVRTables, runs: Runs, data: np.ndarray, values: np.ndarray) -> None:
@@ -145,7 +127,7 @@ def fill(tables: CVRTables, runs: Runs, data: np.ndarray, values: np.ndarray) ->
     """
     t = tables
     past = memory.goes_past_caches(values)
-    args = (t.step_ptr, *runs, memory.bits(data), t.n_lanes, simd.width(t.n_lanes), past, memory.bits(values))
+    args = (t.step_ptr, *runs, memory.bits(data), t.n_lanes, (0,) * (t.n_lanes == WARP), past, memory.bits(values))
     version = compiled_by(args[4].dtype, runs[2].dtype, t.n_lanes == WARP)
     threads.run(version(_fill_chunks, 0, 0, *args), t.step_ptr, *args, unit=t.n_lanes, least=threads.QUICK)
 
@@ -279,7 +261,7 @@ def _column_places(n_lanes, step_ptr, cuts, col_base, col_ptr):
 
 
 @kernel
-def _lay_out(first, last, csr, cuts, t, width):
+def _lay_out(first, last, csr, cuts, t, vectors):
     """Feed, record, steal and pad, chunk by chunk, as the definition has it; every step is written whole, without values
     where there are none.
 
@@ -322,7 +304,7 @@ def _lay_out(first, last, csr, cuts, t, width):
                 # The next chunk's entries, which are as many, are prefetched while this chunk's are copied.
                 simd.prefetch(csr.data, end + step * n_lanes, simd.INTO_L1)
                 simd.prefetch(csr.indices, end + step * n_lanes, simd.INTO_L1)
-                _write_step(csr, t, k, step, lanes.source, busy, cuts.low[k], width)
+                _write_step(csr, t, k, step, lanes.source, busy, cuts.low[k], vectors)
         t.rec_ptr[k] = n_done
 
 
@@ -361,14 +343,14 @@ def _steal(lanes, lane, n_lanes, step, n_steps):
 
 
 @inlined
-def _write_step(csr, t, k, step, source, busy, low, width):
+def _write_step(csr, t, k, step, source, busy, low, vectors):
     """A step's values and columns; pads have value 0 and the chunk's smallest column, `low`."""
     n_lanes = t.tail.shape[1]
     at, col_at = (t.step_ptr[k] + step) * n_lanes, t.col_ptr[k] + step * n_lanes
     narrow, has_values = t.col_base[k] >= 0, len(csr.data) > 0
-    if len(width):
+    if len(vectors):
         if has_values:
-            simd.store(simd.gather(csr.data, step, source, 0, busy), t.val, at, width)
+            simd.store(simd.gather(csr.data, step, source, 0, busy), t.val, at, simd.WHOLE)
         columns = simd.pointer(csr.indices, step)
         if narrow:
             simd.gather_store(columns, source, busy, low, low, t.col_narrow, col_at)
@@ -417,7 +399,7 @@ def _finish(cuts, t):
 
 
 @kernel
-def _fill_chunks(first, last, step_ptr, run_mask, run_ptr, starts, data, n_lanes, width, past, values):
+def _fill_chunks(first, last, step_ptr, run_mask, run_ptr, starts, data, n_lanes, vectors, past, values):
     """From the last step to the first, as :func:`_scatter_chunk`; pads have 0."""
     source = simd.scratch(starts, simd.SINGLE)
     for k in range(first, last):
@@ -432,48 +414,10 @@ def _fill_chunks(first, last, step_ptr, run_mask, run_ptr, starts, data, n_lanes
                 ended ^= np.uint32(1) << np.uint32(lane)
                 run -= 1
                 source[lane] = starts[run]
-            if len(width):
+            if len(vectors):
                 simd.stream(simd.gather(data, step, source, 0, real), values, step * n_lanes, past)
             else:
                 for lane in range(n_lanes):
                     values[step * n_lanes + lane] = 0
                     if real >> np.uint32(lane) & np.uint32(1):
                         values[step * n_lanes + lane] = data[source[lane] + step]
-
-
-@kernel
-def _count_entries(first, last, n_lanes, step_ptr, rec_mask, entry_ptr):
-    """entry_ptr[k + 1] = entries of chunk k: those up to each lane's last record."""
-    for k in range(first, last):
-        done = np.uint32(0)
-        total = 0
-        for step in range(step_ptr[k + 1] - 1, step_ptr[k] - 1, -1):
-            done |= rec_mask[step]
-            for lane in range(n_lanes):
-                total += done >> np.uint32(lane) & np.uint32(1)
-        entry_ptr[k + 1] = total
-
-
-@kernel
-def _entries(first, last, t, entry_ptr, out_row, out_col, out_val):
-    """A record ends a segment that began after the lane's record before: its slots belong to the record's row."""
-    n_lanes = t.n_lanes
-    begin = simd.scratch(t.step_ptr, simd.SINGLE)
-    for k in range(first, last):
-        for lane in range(n_lanes):
-            begin[lane] = t.step_ptr[k]
-        record = t.rec_ptr[k]
-        out = entry_ptr[k]
-        for step in range(t.step_ptr[k], t.step_ptr[k + 1]):
-            for lane in range(n_lanes):
-                if not t.rec_mask[step] >> np.uint32(lane) & np.uint32(1):
-                    continue
-                wb = t.rec_wb[record]
-                record += 1
-                for s in range(begin[lane], step + 1):
-                    at = t.col_ptr[k] + (s - t.step_ptr[k]) * n_lanes + lane
-                    out_row[out] = wb if wb >= 0 else t.tail[k, ~wb]
-                    out_col[out] = t.col_base[k] + t.col_narrow[at] if t.col_base[k] >= 0 else t.col_wide[at]
-                    out_val[out] = t.val[s * n_lanes + lane]
-                    out += 1
-                begin[lane] = step + 1

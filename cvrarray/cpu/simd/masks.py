@@ -56,10 +56,5 @@ def count(typingctx, mask):
     return types.intp(types.uint32), codegen
 
 
-def _fitting(builder, number, vector):
-    """A 64-bit integer as one of the vector's."""
-    return builder.trunc(number, vector.type.element) if vector.type.element.width < 64 else number
-
-
 def _compared(builder, how, a, b):
     return builder.bitcast(builder.icmp_unsigned(how, a, b), llvm.I32)
