@@ -86,7 +86,9 @@ def candidates(t: CVRTables | BBCSRTables, usual: tuple[int, ...]) -> dict[str, 
 
 
 def _taking_part(product: Product) -> dict[str, Ways]:
-    """The candidates that CVRARRAY_KERNEL leaves; the fastest first, where that is known."""
+    """The candidates that CVRARRAY_KERNEL leaves, or the fastest, where that is known; of a short product the first one."""
+    if int(product.work[-1] - product.work[0]) * product.unit < threads.FEW * threads.SMALL:
+        return dict([next(iter(product.candidates.items()))])
     ways = {name: product.candidates[name] for name in asked_for(product.candidates)}
     known = _FASTEST.known(product.work, product.key, None)
     return {known: ways[known]} if known in ways else ways
@@ -96,8 +98,7 @@ def fastest(product: Product) -> Callable:
     """``call(*operands)`` by the first candidate, and once measured by the fastest."""
     ways = _taking_part(product)
     call = product.prepared(product.chosen())
-    slots = int(product.work[-1] - product.work[0]) * product.unit
-    if len(ways) == 1 or slots < threads.FEW * threads.SMALL or not are_measured():
+    if len(ways) == 1 or not are_measured():
         return call
     left = SECONDS
 
