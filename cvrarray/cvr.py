@@ -167,7 +167,7 @@ class CVRArray(FormatArray):
         is, as for SciPy's constructors, ``(data, (row, col))``, ``(data, indices, indptr)`` or the shape of an empty
         matrix.
     n_lanes : int, optional
-        Lanes a chunk, 1 to 32. Default: 32, but 24 on a CPU where most rows come in triplets with the same columns.
+        Lanes a chunk, 1 to 32. Default: 32.
     n_chunks : int, optional
         Chunks, at most one a nonzero. Default: by size, row length, dtype and kind of device.
     split : {"rows", "nnz", "even"}, optional

@@ -126,7 +126,12 @@ def test_device_modules_offer_the_same_functions(format):
 
 def _signatures(module: str) -> dict[str, list[str]]:
     functions = [node for node in source(module).body if isinstance(node, ast.FunctionDef)]
-    return {f.name: [a.arg for a in f.args.args] for f in functions if not f.name.startswith("_")}
+    found = {f.name: [a.arg for a in f.args.args] for f in functions if not f.name.startswith("_")}
+    for node in source(module).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("_conversion"):
+            others = _signatures(node.module)
+            found |= {alias.name: others[alias.name] for alias in node.names if alias.name in others}
+    return found
 
 
 def test_no_name_has_cupy_in_it():

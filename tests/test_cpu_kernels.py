@@ -585,8 +585,9 @@ def test_the_fastest_way_is_measured_once(threaded, monkeypatch, build, measures
     assert len(timed) == 2 * n
 
 
-def test_ways_by_name(monkeypatch):
+def test_ways_by_name(threaded, monkeypatch):
     """CVRARRAY_KERNEL names those that take part."""
+    threaded(1)
     tables = cvrarray.CVRArray(uneven(), device="cpu")._tables
     for wanted, expected in (("runs", simd.RUNS), ("loads", simd.LOADS), ("gathers", simd.GATHERS)):
         monkeypatch.setenv("CVRARRAY_KERNEL", wanted)

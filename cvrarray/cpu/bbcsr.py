@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -31,16 +30,6 @@ __all__ = [
 
 #: Steps of 32 values from the one that a product is at to the one that it prefetches; blocks take less time a value.
 AHEAD, AHEAD_IN_BLOCKS = 16, 8
-
-
-class Slots(NamedTuple):
-    """The slots of a bin; `values` and `present` are pointers to the first."""
-
-    phase: int  # the row in its block row that the bin begins with
-    block_size: int
-    values: np.ndarray
-    holes: bool  # the tables have `present`
-    present: np.ndarray
 
 
 def product(tables: BBCSRTables, dtype: np.dtype) -> Run:
@@ -84,7 +73,7 @@ def _product_of(tables: BBCSRTables, dtype: np.dtype) -> plan.Product:
     ways = plan.candidates(t, simd.RUNS)
     if t.block_size > 1:  # which have a way of their own, but in steps with padding
         ways = dict([next(iter(ways.items()))])
-    return plan.Product(_product, lambda ways: (t, within, ways), (like,) * 2, ways, t.bin_rowptr)
+    return plan.Product(_product, lambda ways: (t, within, ways), (like,) * 2, t.data, ways, t.bin_rowptr)
 
 
 def product_matrix(tables: BBCSRTables, dtype: np.dtype) -> Run:
@@ -268,38 +257,37 @@ def _row(n_blocks, block_size, values, holes, marks, padding, cols, k, tile, x):
 @kernel
 def _scatter(first, last, part, t, within, x, sums):
     block_size = len(within) if len(within) else t.block_size
-    entries, holes = simd.scratch(x, simd.SINGLE), len(t.present) > 0
+    entries = simd.scratch(x, simd.SINGLE)
     for p in range(first, last):
         y = parts.open_part(p, part, sums)
         for i in range(part.tile[p], part.tile[p + 1]):
-            row, at = i * WARP, t.bin_rowptr[i]
+            row = i * WARP
             n_rows = min(WARP, len(x) - row)
             for r in range(n_rows):
                 entries[r] = x[row + r]
             for r in range(n_rows, WARP):
                 entries[r] = 0
-            n_steps = (t.bin_rowptr[i + 1] - at) // (block_size * WARP)
-            of = Slots(row % block_size, block_size, simd.pointer(t.data, at), holes, simd.pointer(t.present, at // block_size))
             if t.col_base[i] >= 0:
                 to, col = simd.pointer(y, t.col_base[i] * block_size), simd.pointer(t.col_narrow, t.col_ptr[i])
-                _scatter_bin(of, n_steps, col, NARROW_PADDING, entries, to)
+                _scatter_bin(t, i, block_size, col, NARROW_PADDING, entries, to)
             else:
-                _scatter_bin(of, n_steps, simd.pointer(t.col_wide, t.col_ptr[i]), -1, entries, y)
+                _scatter_bin(t, i, block_size, simd.pointer(t.col_wide, t.col_ptr[i]), -1, entries, y)
 
 
 @inlined
-def _scatter_bin(of, n_steps, col, padding, entries, y):
+def _scatter_bin(t, i, block_size, col, padding, entries, y):
     """Rows of one block row have the same columns: their terms are added up before they are added to y."""
-    block_size = of.block_size
-    for slot in range(0, n_steps * WARP, WARP):
-        values, row = simd.pointer(of.values, slot * block_size), 0
+    start, holes, phase = t.bin_rowptr[i] // block_size, len(t.present) > 0, i * WARP % block_size
+    present = simd.pointer(t.present, start)
+    for slot in range(0, t.bin_rowptr[i + 1] // block_size - start, WARP):
+        values, row = simd.pointer(t.data, (start + slot) * block_size), 0
         while row < WARP:
-            after = min(row + block_size - (of.phase + row) % block_size, WARP)
+            after = min(row + block_size - (phase + row) % block_size, WARP)
             block = col[slot + row]
             for j in range(block_size if block != padding else 0):
                 total, stored = entries[row] * 0, False
                 for r in range(row, after):
-                    if not of.holes or of.present[slot + r] >> j & 1:
+                    if not holes or present[slot + r] >> j & 1:
                         term = simd.load_number(values, j * WARP + r, entries) * entries[r]
                         total, stored = total + term if stored else term, True
                 if stored:  # else it may lie beyond the edge

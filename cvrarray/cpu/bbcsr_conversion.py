@@ -1,4 +1,4 @@
-"""Conversion to BBCSR on the CPU, and the way back by entries: see :mod:`.bbcsr`."""
+"""Conversion to BBCSR on the CPU: see :mod:`.bbcsr`."""
 
 from __future__ import annotations
 
@@ -475,12 +475,3 @@ def _split_columns(block_size, indices, length, base, n_rows, to, marks):
         for r in range(b + 1, b + n_rows):
             to[r] = to[b]
             marks[r] = marks[b]
-
-
-@helper
-def _block_column(t, i, slot):
-    """Block column of a bin's slot, -1 for padding."""
-    if t.col_base[i] < 0:
-        return np.int64(t.col_wide[t.col_ptr[i] + slot])
-    block = np.int64(t.col_narrow[t.col_ptr[i] + slot])
-    return t.col_base[i] + block if block != NARROW_PADDING else -1

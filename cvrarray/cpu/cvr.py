@@ -120,9 +120,9 @@ def work_of_product(tables: CVRTables, x: np.ndarray, y: np.ndarray) -> list[Wor
 
 def _product_of(tables: CVRTables, dtype: np.dtype) -> plan.Product:
     t, like = _for_kernels(tables, dtype), np.empty(0, dtype)
-    width = simd.width(t.n_lanes)
+    vectors = (0,) * (t.n_lanes == WARP)  # known when a kernel is compiled
     ways = plan.candidates(t, simd.LOADS)
-    return plan.Product(_product, lambda ways: (t, width, ways), (like,) * 3, ways, t.step_ptr, t.n_lanes)
+    return plan.Product(_product, lambda ways: (t, vectors, ways), (like,) * 3, t.val, ways, t.step_ptr, t.n_lanes)
 
 
 def product_matrix(tables: CVRTables, dtype: np.dtype) -> Run:
@@ -169,16 +169,16 @@ def _for_kernels(t: CVRTables, dtype: np.dtype) -> CVRTables:
 
 
 @kernel
-def _product(first, last, t, width, ways, x, y, carry):
+def _product(first, last, t, vectors, ways, x, y, carry):
     """`ways` tells how x is loaded for narrow columns and for wide ones; nothing where there are none, or x is 1."""
     tail = simd.scratch(y, simd.SINGLE)
     for k in range(first, last):
         simd.store(simd.zeros(y, simd.WHOLE), tail, 0, simd.WHOLE)
         to = Sums(y, carry, tail, k, t.carry_row[k])
         if len(ways.narrow) and (len(ways.wide) == 0 or t.col_base[k] >= 0):
-            _chunk(t, k, ways.narrow, t.col_base[k], t.col_narrow, width, x, to)
+            _chunk(t, k, ways.narrow, t.col_base[k], t.col_narrow, vectors, x, to)
         else:
-            _chunk(t, k, ways.wide, 0, t.col_wide, width, x, to)
+            _chunk(t, k, ways.wide, 0, t.col_wide, vectors, x, to)
         _store_tail(t, k, tail, to)
     begin, end = _empty_rows(first, last, len(t.carry_row), len(t.empty_row))
     for i in range(begin, end):
@@ -201,14 +201,14 @@ def _empty_rows(first, last, n_chunks, n_empty):
 
 
 @inlined
-def _chunk(t, k, way, base, col, width, x, to):
+def _chunk(t, k, way, base, col, vectors, x, to):
     """Multiply a chunk, whose columns are `base` plus `col`."""
     record, at, n_lanes = t.rec_ptr[k], t.col_ptr[k], t.n_lanes
     sums, acc = simd.scratch(to.y, simd.SINGLE), simd.zeros(to.y, simd.WHOLE)
     simd.store(acc, sums, 0, simd.WHOLE)
     for step in range(t.step_ptr[k], t.step_ptr[k + 1]):
         ended = t.rec_mask[step]
-        if len(width) == 0:
+        if len(vectors) == 0:
             for lane in range(n_lanes):
                 value = simd.load_number(t.val, step * n_lanes + lane, x)
                 sums[lane] += value * x[base + col[at + lane]] if len(way) else value
@@ -228,7 +228,7 @@ def _chunk(t, k, way, base, col, width, x, to):
             ended &= ended - np.uint32(1)
             _write(t.rec_wb[record], sums[lane], to)
             record += 1
-            if len(width) == 0:
+            if len(vectors) == 0:
                 sums[lane] = 0
 
 

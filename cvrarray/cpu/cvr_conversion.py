@@ -1,4 +1,4 @@
-"""Conversion to CVR on the CPU, and the way back by entries.
+"""Conversion to CVR on the CPU.
 
 The trackers of the paper are kept per *segment*: a lane works on one run of nonzeros, up to before step ``end``; at a
 step it has nonzero ``source + step`` (the paper's ``valID``; its ``count`` is ``end - step``), and its sum goes to
@@ -114,7 +114,7 @@ def _converted(csr: CSR, n_lanes: int, nonzero: np.ndarray, split: int) -> CVRTa
         cut_ptr=np.empty((n_chunks, 2), np.int64),
         empty_row=cuts.empty_row[: n_rows - n_filled].copy(),
     )
-    to_fill = source, cuts, tables, simd.width(n_lanes)
+    to_fill = source, cuts, tables, (0,) * (n_lanes == WARP)
     threads.run(version(_lay_out, 0, 0, *to_fill), nonzero, *to_fill, least=threads.QUICK)
     n_cut = version(_finish, cuts, tables)(cuts, tables)
     tables.rec_wb.resize(int(tables.rec_ptr[-1]), refcheck=False)  # gives back what was too much
@@ -135,7 +135,7 @@ def fill(tables: CVRTables, runs: Runs, data: np.ndarray, values: np.ndarray) ->
     """
     t = tables
     past = memory.goes_past_caches(values)
-    args = (t.step_ptr, *runs, memory.bits(data), t.n_lanes, simd.width(t.n_lanes), past, memory.bits(values))
+    args = (t.step_ptr, *runs, memory.bits(data), t.n_lanes, (0,) * (t.n_lanes == WARP), past, memory.bits(values))
     version = compiled_by(args[4].dtype, runs[2].dtype, t.n_lanes == WARP)
     threads.run(version(_fill_chunks, 0, 0, *args), t.step_ptr, *args, unit=t.n_lanes, least=threads.QUICK)
 
@@ -269,7 +269,7 @@ def _column_places(n_lanes, step_ptr, cuts, col_base, col_ptr):
 
 
 @kernel
-def _lay_out(first, last, csr, cuts, t, width):
+def _lay_out(first, last, csr, cuts, t, vectors):
     """Feed, record, steal and pad, chunk by chunk, as the definition has it; every step is written whole, without values
     where there are none.
 
@@ -312,7 +312,7 @@ def _lay_out(first, last, csr, cuts, t, width):
                 # The next chunk's entries, which are as many, are prefetched while this chunk's are copied.
                 simd.prefetch(csr.data, end + step * n_lanes, simd.INTO_L1)
                 simd.prefetch(csr.indices, end + step * n_lanes, simd.INTO_L1)
-                _write_step(csr, t, k, step, lanes.source, busy, cuts.low[k], width)
+                _write_step(csr, t, k, step, lanes.source, busy, cuts.low[k], vectors)
         t.rec_ptr[k] = n_done
 
 
@@ -351,14 +351,14 @@ def _steal(lanes, lane, n_lanes, step, n_steps):
 
 
 @inlined
-def _write_step(csr, t, k, step, source, busy, low, width):
+def _write_step(csr, t, k, step, source, busy, low, vectors):
     """A step's values and columns; pads have value 0 and the chunk's smallest column, `low`."""
     n_lanes = t.tail.shape[1]
     at, col_at = (t.step_ptr[k] + step) * n_lanes, t.col_ptr[k] + step * n_lanes
     narrow, has_values = t.col_base[k] >= 0, len(csr.data) > 0
-    if len(width):
+    if len(vectors):
         if has_values:
-            simd.store(simd.gather(csr.data, step, source, 0, busy), t.val, at, width)
+            simd.store(simd.gather(csr.data, step, source, 0, busy), t.val, at, simd.WHOLE)
         columns = simd.pointer(csr.indices, step)
         if narrow:
             simd.gather_store(columns, source, busy, low, low, t.col_narrow, col_at)
@@ -407,7 +407,7 @@ def _finish(cuts, t):
 
 
 @kernel
-def _fill_chunks(first, last, step_ptr, run_mask, run_ptr, starts, data, n_lanes, width, past, values):
+def _fill_chunks(first, last, step_ptr, run_mask, run_ptr, starts, data, n_lanes, vectors, past, values):
     """From the last step to the first, as :func:`_scatter_chunk`; pads have 0."""
     source = simd.scratch(starts, simd.SINGLE)
     for k in range(first, last):
@@ -422,7 +422,7 @@ def _fill_chunks(first, last, step_ptr, run_mask, run_ptr, starts, data, n_lanes
                 ended ^= np.uint32(1) << np.uint32(lane)
                 run -= 1
                 source[lane] = starts[run]
-            if len(width):
+            if len(vectors):
                 simd.stream(simd.gather(data, step, source, 0, real), values, step * n_lanes, past)
             else:
                 for lane in range(n_lanes):

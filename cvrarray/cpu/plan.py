@@ -45,6 +45,7 @@ class Product(NamedTuple):
     kernel: Callable
     args: Callable[[Ways], tuple[Any, ...]]
     operands: tuple[np.ndarray, ...]  # arrays of their dtypes
+    values: Any  # of the matrix, as the kernel takes them
     candidates: dict[str, Ways]  # by name; the first is right without measurement
     work: np.ndarray  # as for threads.prepare; a table of the structure
     unit: int = 1
@@ -52,8 +53,7 @@ class Product(NamedTuple):
     @property
     def key(self) -> tuple[Any, ...]:
         """What tells it apart from other products of the structure: how values are stored, and the dtypes."""
-        values = next(part for part in self.args(NONE)[0] if isinstance(part, np.ndarray | simd.Few | simd.One))
-        return self.kernel, self.operands[0].dtype, getattr(values, "dtype", type(values))
+        return self.kernel, self.operands[0].dtype, type(self.values), getattr(self.values, "dtype", None)
 
     def version(self, ways: Ways) -> Callable:
         """The kernel, compiled for these ways."""
@@ -86,7 +86,9 @@ def candidates(t: CVRTables | BBCSRTables, usual: tuple[int, ...]) -> dict[str, 
 
 
 def _taking_part(product: Product) -> dict[str, Ways]:
-    """The candidates that CVRARRAY_KERNEL leaves; the fastest first, where that is known."""
+    """The candidates that CVRARRAY_KERNEL leaves, or the fastest, where that is known; of a short product the first one."""
+    if int(product.work[-1] - product.work[0]) * product.unit < threads.FEW * threads.SMALL:
+        return dict([next(iter(product.candidates.items()))])
     ways = {name: product.candidates[name] for name in asked_for(product.candidates)}
     known = _FASTEST.known(product.work, product.key, None)
     return {known: ways[known]} if known in ways else ways
@@ -96,8 +98,7 @@ def fastest(product: Product) -> Callable:
     """``call(*operands)`` by the first candidate, and once measured by the fastest."""
     ways = _taking_part(product)
     call = product.prepared(product.chosen())
-    slots = int(product.work[-1] - product.work[0]) * product.unit
-    if len(ways) == 1 or slots < threads.FEW * threads.SMALL or not are_measured():
+    if len(ways) == 1 or not are_measured():
         return call
     left = SECONDS
 
@@ -110,8 +111,8 @@ def fastest(product: Product) -> Callable:
         call(*operands)
         left = 0.0 if is_at_once() else left - (time.perf_counter() - start)
         if left <= 0:
-            name = _FASTEST.of(product.work, product.key, lambda: _measured(product, ways, operands))
-            call = product.prepared(ways[name])
+            _FASTEST.of(product.work, product.key, lambda: _measured(product, ways, operands))
+            call = product.prepared(product.chosen())
 
     return measuring
 

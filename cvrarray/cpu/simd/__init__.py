@@ -8,7 +8,7 @@ The functions here are Numba intrinsics. Three conventions hold for all of them:
 
 * A *mask* is a uint32: bit l stands for element l of a vector.
 * A *width* is a tuple of which only the length counts. A tuple's length is part of its type, so it is known when a
-  kernel is compiled: ``load(values, at, y, width)`` loads ``len(width)`` numbers without a loop. :data:`WHOLE` stands
+  kernel is compiled: ``store(acc, y, at, width)`` writes ``len(width)`` numbers without a loop. :data:`WHOLE` stands
   for all 32.
 * An array and an offset, ``array, at``, may also be a pointer and an offset: see :func:`pointer` and :func:`scratch`.
   Offsets are never negative, and nothing checks them.
@@ -58,7 +58,6 @@ from .vector import (
     multiply_add,
     multiply_add_row,
     not_equal_mask,
-    width,
     zeros,
 )
 
@@ -102,6 +101,5 @@ __all__ = [
     "store",
     "stream",
     "take",
-    "width",
     "zeros",
 ]

@@ -115,9 +115,9 @@ def load_padded(builder, start, offset, n, length):
 
 
 def add(builder, a, b):
-    """``a + b``, each a list of one vector, or of two for complex numbers."""
+    """``a + b``, each a list of one vector, or of two for complex numbers; `b` may be real where `a` is complex."""
     add_numbers = builder.add if isinstance(a[0].type.element, ir.IntType) else builder.fadd
-    return [add_numbers(*vectors) for vectors in zip(a, b, strict=True)]
+    return [*map(add_numbers, a, b), *a[len(b) :]]
 
 
 def multiply_add(builder, sums, a, b):
@@ -155,13 +155,6 @@ def hidden(builder, pointer):
     Otherwise LLVM extracts them from a vector that it has loaded already, which is slower.
     """
     return builder.asm(ir.FunctionType(pointer.type, [pointer.type]), "", "=r,0", [pointer], False)
-
-
-def fence(builder, vector):
-    """The vector, built before it is shuffled. Otherwise LLVM builds the shuffled vector from single numbers."""
-    if isinstance(vector.type.element, ir.IntType):
-        return vector
-    return call(builder, "llvm.arithmetic.fence", vector.type, [vector], f"v{vector.type.count}{letters(vector.type)}")
 
 
 def phi(builder, *incoming):

@@ -31,11 +31,6 @@ class _VectorModel(models.PrimitiveModel):
         super().__init__(manager, vector, ir.LiteralStructType([part] * len(llvm.parts(vector.dtype))))
 
 
-def width(n_lanes: int) -> tuple[int, ...]:
-    """The width of a step of CVR in kernels that know `n_lanes`, which is WARP; () for other numbers of lanes."""
-    return WHOLE if n_lanes == WARP else ()
-
-
 @intrinsic
 def zeros(typingctx, like, width):
     """As many zeros as `width` says, of the dtype of the array `like`."""
@@ -49,7 +44,7 @@ def zeros(typingctx, like, width):
 
 @intrinsic
 def add(typingctx, a, b):
-    """``a + b``"""
+    """``a + b``; `b` may be real where `a` is complex."""
 
     def codegen(context, builder, signature, args):
         return cgutils.pack_struct(builder, llvm.add(builder, *(cgutils.unpack_tuple(builder, arg) for arg in args)))
