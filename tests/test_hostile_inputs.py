@@ -25,7 +25,7 @@ from scipy.sparse import csr_array
 import cvrarray
 from cvrarray import files
 from cvrarray.array.invariants import integer
-from cvrarray.cpu.runtime import memory
+from cvrarray.cpu.runtime import regions
 from cvrarray.files import guards, npz
 from cvrarray.input import coercion, limits, partition
 
@@ -558,7 +558,7 @@ def test_more_rows_than_memory(n_rows, obj):
 
 
 def test_object_with_more_rows_than_a_container_has(monkeypatch):
-    monkeypatch.setattr(memory, "installed", lambda: 1 << 29)
+    monkeypatch.setattr(regions, "installed", lambda: 1 << 29)
     with pytest.raises(MemoryError, match=r"this machine has 512 MiB"):
         cvrarray.CVRArray(of_many_rows(1 << 26), device="cpu")
 

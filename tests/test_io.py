@@ -379,12 +379,6 @@ def npz_bytes(compress_type=zipfile.ZIP_STORED, **changes: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def with_size(archive: bytes, n_bytes: int) -> bytes:
-    """A zip whose directory gives the member of values another size."""
-    at = archive.rindex(b"data.npy") - 22
-    return archive[:at] + n_bytes.to_bytes(4, "little") + archive[at + 4 :]
-
-
 NPY = "{'descr': '<f8', 'fortran_order': False, 'shape': (3,)}"
 BROKEN_ZIP = {
     "cut at the end": (npz_bytes()[:-30], "zip"),
@@ -394,8 +388,7 @@ BROKEN_ZIP = {
     "first header": (b"PK\x03\x04 and no more", "zip"),
     "LZMA": (npz_bytes(zipfile.ZIP_LZMA), "compression method 14"),
     "a member twice": (npz_bytes().replace(b"format.npy", b"indptr.npy"), "zip directory that cannot be right"),
-    "another member": (npz_bytes().replace(b"data.npy", b"date.npy", 1), "member data.npy: is not where"),
-    "more than can be packed": (with_size(npz_bytes(zipfile.ZIP_DEFLATED), 1 << 27), "promises 134217728 bytes, more than"),
+    "another member": (npz_bytes().replace(b"data.npy", b"date.npy", 1), "member data.npy: File name in directory"),
     "text for an array": (npz_bytes(data=b"no array"), "member data.npy: has no readable npy header"),
     "nothing for an array": (npz_bytes(data=b""), "member data.npy: has no readable npy header"),
     "array cut": (npz_bytes(data=npy(NPY, b"\0" * 8)), "member data.npy: .*it holds 8 bytes"),

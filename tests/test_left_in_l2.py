@@ -48,15 +48,16 @@ def test_cvr(way, dtype, kept, gpu, monkeypatch):
 
 @pytest.mark.small
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("sharers, is_near", [(1, False), (4, False), (16, False), (1, True)])
-@pytest.mark.parametrize("block_size, at_once", [(1, False), (1, True), (3, False)])
-def test_bbcsr(block_size, at_once, sharers, is_near, dtype, kept, gpu, monkeypatch):
+@pytest.mark.parametrize("sharers", [1, 4, 16])
+@pytest.mark.parametrize("way", ["bins", "bins, at once", "bins, near", "blocks"])
+def test_bbcsr(way, sharers, dtype, kept, gpu, monkeypatch):
     from cvrarray.gpu import bbcsr
 
-    monkeypatch.setattr(bbcsr, "schedule", lambda *of: bbcsr.Schedule(sharers, 0, is_near))
-    monkeypatch.setattr(bbcsr, "loads_at_once", lambda *of: at_once)
+    monkeypatch.setattr(bbcsr, "_sharers", lambda *of: sharers)
+    if way != "blocks":
+        monkeypatch.setattr(bbcsr, "layouts", lambda *of: {way: bbcsr.LAYOUTS[way]})
     csr = uneven(dtype)
-    assert_products(BBCSRArray(csr, block_size=block_size, device=gpu), csr, dtype)
+    assert_products(BBCSRArray(csr, block_size=3 if way == "blocks" else 1, device=gpu), csr, dtype)
 
 
 @pytest.mark.parametrize("megabytes, expected", [(1, 100), (23, 100), (25, 0), (53, 0), (60, 50), (300, 10)])

@@ -224,7 +224,7 @@ def test_in_a_graph(gpu):
         (9, 0, 32, 0, 0, 0),
     ],
 )
-def test_which_matrices(n_rows, nnz, n_lanes, longest, narrow, wide):
+def test_which_matrices(n_rows, nnz, n_lanes, longest, narrow, wide, monkeypatch):
     """Slots of a lane for products of 4 and 8 bytes. Rows are not too short, and their lanes not too many: fewer for wider
     products, more for uneven rows. Lanes that someone asked for are used.
     """
@@ -233,6 +233,7 @@ def test_which_matrices(n_rows, nnz, n_lanes, longest, narrow, wide):
 
     from cvrarray.gpu import row_lanes
 
+    monkeypatch.setattr(row_lanes, "processors", lambda: 132)
     tables = SimpleNamespace(shape=(n_rows + 3, 100_000), nnz=nnz, n_lanes=n_lanes, empty_row=np.arange(3))
     found = [row_lanes.slots(tables, np.dtype(dtype), lambda: longest) for dtype in ("float32", "float64")]
     assert [number if row_lanes.suits(tables) else 0 for number in found] == [narrow, wide]
