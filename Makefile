@@ -1,6 +1,6 @@
-# make demo [FILES="a.mtx ..."]   virtual environment, install, and the main job on real matrices
+# make demo [FILES="a.mtx ..."]   virtual environment, install, and A @ x beside SciPy or CuPy, on two matrices and FILES
 # make test                       the same, and the tests            (PYTEST_ARGS="-k cvr" passes options on)
-# make test-slow                  what takes minutes: every instantiation of the kernels, for all architectures; warm-up; kills
+# make test-slow                  what takes minutes: every instantiation of the kernels, for all architectures; warm-up; lost workers
 # make kill-test                  writers of stores killed at every call that changes the disk, and a hundred rounds of two writers
 # make gpu-test                   every test on this machine's GPU with $(PYTHON); writes docs/gpu-report/tests.json
 # make gpu-sanitize               compute-sanitizer over the small tests; reports and logs in docs/gpu-report/
@@ -31,7 +31,7 @@
 # make docs                       the site, every page executed, warnings as errors: docs/_build/html/index.html
 # make docs-check                 the site in headless Chromium, 1280 and 400 pixels wide, light and dark: nothing overflows, no
 #                                 picture is missing, axe-core finds no serious fault; screenshots in docs/_build/screenshots
-# make wheel-check                an sdist and its wheel, checked; installed in an empty environment, and the demo run from there
+# make wheel-check                an sdist and its wheel, checked; installed in an empty environment, and cvrarray bench run from there
 # make house                      the size of the code and what else is counted, beside the goals
 # make lint, make format, make clean
 PYTHON ?= python3
@@ -58,7 +58,7 @@ comma := ,
 .PHONY: demo house test test-slow peer-suites works kill-test gpu-test gpu-sanitize gpu-memcheck gpu-racecheck bench bench-gpu bench-unseen bench-columns ablate record-gpu bench-ops bench-few bench-solve bench-asv bench-check fuzz docs docs-check wheel-check lint format clean
 
 demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
-	$(BIN)/cvrarray bench elasticity rmat $(FILES)
+	$(BIN)/cvrarray bench elasticity rmat --repeats 7 $(FILES)
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest $(COVERAGE) $(PYTEST_ARGS)

@@ -6,6 +6,7 @@
 ``solve``           iterations of cg beside SciPy's, CuPy's and Warp's (``make bench-solve``)
 ``few_values``      values in few bytes beside plain ones (``make bench-few``)
 ``ops``             what a program does around a product, beside SciPy (``make bench-ops``)
+``ablate``          what each candidate of gpu/plan.py buys (``make ablate``)
 ``choice``          what asarray chooses beside every candidate, on the matrices of ``families``
 ``fit``             constants of the choice on a GPU, fitted to what ``choice`` has timed
 ``dask_gpus``       CG over several GPUs

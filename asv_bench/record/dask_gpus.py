@@ -8,7 +8,7 @@ whatever the number of workers, which hold neighbouring ones. One worker a GPU, 
 its own for each number. An iteration's time is the median that the solver measures, which leaves out placing and
 compiling. What comes out is checked: the residual is computed again from the stencil's definition, with NumPy, and the
 solutions of different numbers of workers are compared. ``--plain`` adds examples/cg_dask.py, CG written with dask
-arrays; ``--waiting`` adds iterations whose products wait for all that is exchanged, so that nothing overlaps.
+arrays.
 """
 
 from __future__ import annotations
@@ -172,7 +172,6 @@ def measure(n_workers: int, n: int, arguments: argparse.Namespace) -> tuple[dict
             chunks = ((1,) * A.numblocks[0],)
             equal = da.map_blocks(equal_bits, found.x, again.x, dtype=bool, chunks=chunks, meta=np.empty(0, bool))
             same = bool(equal.compute().all())
-        waiting = waiting_seconds(client, A, b, options) if arguments.waiting else None
         plain = plain_seconds(client, A, b) if arguments.plain else (None, None)
     return {
         "workers": n_workers,
@@ -186,27 +185,9 @@ def measure(n_workers: int, n: int, arguments: argparse.Namespace) -> tuple[dict
         "same_bits_twice": same,
         "seconds_to_make": made,
         "panels": arguments.panels,
-        "waiting_seconds": waiting,
         "plain_seconds": plain[0],
         "plain_bytes_moved": plain[1],
     }, x
-
-
-def set_most_twice(value: float) -> float:
-    """On a worker: how many of a panel's rows may be computed twice so that the others need not wait; what it was."""
-    from cvrarray.dask import ranks
-
-    before, ranks.MOST_TWICE = ranks.MOST_TWICE, value
-    return before
-
-
-def waiting_seconds(client, A: da.Array, b: da.Array, options: dict) -> float:
-    """Seconds of an iteration of which all rows wait for what others send."""
-    (before, *_) = client.run(set_most_twice, -1.0).values()
-    try:
-        return cvrarray.dask.cg(A, b, **options).traffic.seconds
-    finally:
-        client.run(set_most_twice, before)
 
 
 def plain_seconds(client, A: da.Array, b: da.Array, iterations: int = 5) -> tuple[float, float]:
@@ -239,7 +220,6 @@ def main() -> int:
     parser.add_argument("--iterations", type=int, default=300, help="at most")
     parser.add_argument("--transport", default="auto", choices=["auto", "nccl", "host"])
     parser.add_argument("--twice", action="store_true", help="solve again, and compare bits")
-    parser.add_argument("--waiting", action="store_true", help="also with products that wait for the exchange")
     parser.add_argument("--plain", action="store_true", help="also CG in plain Dask")
     parser.add_argument("--protocol", default="tcp")
     parser.add_argument("--dask-cuda", action="store_true")
@@ -283,8 +263,6 @@ def line(row: dict) -> str:
     )
     if row["same_bits_twice"] is not None:
         text += f"; {'the same' if row['same_bits_twice'] else 'OTHER'} bits in a second run"
-    if row["waiting_seconds"]:
-        text += f"; {row['waiting_seconds'] * 1e3:.3f} ms where products wait"
     if row["plain_seconds"]:
         text += f"; plain Dask {row['plain_seconds'] * 1e3:.1f} ms, {row['plain_bytes_moved'] / 1e6:.1f} MB moved"
     return text

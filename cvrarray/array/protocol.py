@@ -331,6 +331,8 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.angle: _angle,
     np.astype: _astype,
     np.array_equal: structure.array_equal,
+    np.tril: structure.tril,
+    np.triu: structure.triu,
     np.allclose: structure.allclose,
     # structure
     np.transpose: _transpose,

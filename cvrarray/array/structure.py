@@ -1,7 +1,8 @@
-"""Functions of an array as a whole: zeros_like, nonzero, norms, equality of arrays."""
+"""Functions of an array as a whole: zeros_like, tril, triu, nonzero, norms, equality of arrays."""
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,24 @@ def zeros_like(array: Any, dtype: Any = None, shape: Any = None) -> Any:
     dtype = coercion.check_dtype(array.dtype if dtype is None else dtype)
     with array._target.use():
         return array._like(coercion.without_entries(shape, dtype, array._target.xp))
+
+
+def tril(m: Any, k: int = 0) -> Any:
+    """The entries on and below diagonal `k`, explicit zeros too."""
+    return _where(m, lambda diagonal: diagonal <= operator.index(k))
+
+
+def triu(m: Any, k: int = 0) -> Any:
+    """The entries on and above diagonal `k`, explicit zeros too."""
+    return _where(m, lambda diagonal: diagonal >= operator.index(k))
+
+
+def _where(array: Any, keep: Any) -> Any:
+    """The entries for whose diagonals ``keep(diagonals)`` is true."""
+    with array._target.use():
+        csr, xp = array._canonical_csr(), array._target.xp
+        kept = xp.flatnonzero(keep(csr.indices.astype(np.int64) - coercion.rows(csr)))
+        return array._like(CSR(xp.searchsorted(kept, csr.indptr), csr.indices[kept], csr.data[kept], csr.shape))
 
 
 def block_diagonal(array: Any, block_size: int) -> Any:

@@ -82,7 +82,10 @@ def run(args: argparse.Namespace) -> int:
     """Measure, print and judge; 1 if a product was wrong."""
     device = check(args)
     load = partial(sources.load, scale=args.scale, seed=args.seed, device=device)
-    return measure({name: partial(load, name) for name in args.matrices}, device, args)
+    ready = {name: load(name) for name in args.matrices if name not in generate.MATRICES}  # a bad file shows at once
+    return measure(
+        {name: partial(ready.get, name) if name in ready else partial(load, name) for name in args.matrices}, device, args
+    )
 
 
 def check(args: argparse.Namespace) -> devices.Device:

@@ -20,20 +20,22 @@ PIXELS = 400
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``cvrarray info``."""
     parser.add_argument("file", metavar="FILE", nargs="?", help=".mtx, .mtx.gz, .npz or .cvra, or a generated matrix")
-    parser.add_argument("--device", action="store_true", help="describe the device: what the choice of a format knows of it")
+    parser.add_argument(
+        "--device", action="store_true", help="in place of FILE: what the choice of a format knows of the device"
+    )
     parser.add_argument("--plot", metavar="OUT", help="draw where the nonzeros lie, and how long rows are: .png, .svg, ...")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Read, describe, draw."""
+    if (args.file is None) != args.device:
+        raise ValueError("info needs a FILE or --device, one of them")
     if args.device:
+        facts = of_device()
         print(
-            json.dumps(of_device(), indent=1) if args.json else render(["", ""], [[k, str(v)] for k, v in of_device().items()])
+            json.dumps(facts, indent=1) if args.json else render(["", ""], [[key, str(value)] for key, value in facts.items()])
         )
-    if args.file is None:
-        if not args.device:
-            raise ValueError("info needs a FILE, or --device")
         return 0
     if args.plot is not None:
         check_plot(args.plot)

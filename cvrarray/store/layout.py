@@ -45,7 +45,7 @@ from ..files import cvra
 from ..files.guards import naming
 from ..input import coercion
 
-VERSION = 1  #: of the stores that are written, and the newest that is read
+VERSION = 2  #: of the stores that are written and read; those with CRC-32 checksums, of earlier checkouts, had 1
 PIECE = 4 << 20  #: bytes under one checksum, read at once by one thread: smaller ones make threads wait for the GIL
 
 _MAGIC = "cvrarray store"
@@ -125,12 +125,11 @@ def read_root(path: str) -> Root:
         if found.get("magic") != _MAGIC:
             raise ValueError(f"must be a store of cvrarray.to_store, with the magic {_MAGIC!r}")
         version = found.get("version")
-        if type(version) is int and version > VERSION:
+        if type(version) is int and version != VERSION:
             from .. import __version__
 
-            raise ValueError(
-                f"has version {version} of the store; cvrarray {__version__} reads versions up to {VERSION}. Update cvrarray"
-            )
+            remedy = "Update cvrarray" if version > VERSION else "Write the store anew"
+            raise ValueError(f"has version {version} of the store; cvrarray {__version__} reads version {VERSION}. {remedy}")
         content = unsealed(found, "The file is damaged: remove the folder of the store, and write all of it again")
         root = Root(**{name: content[name] for name in Root._fields})
         _check_root(root)
@@ -140,7 +139,7 @@ def read_root(path: str) -> Root:
 def _check_root(root: Root) -> None:
     """ValueError unless every field is of the right kind and agrees with the others."""
     require = partial(_require, root)
-    require("version", type(root.version) is int and root.version > 0, f"a version up to {VERSION}")
+    require("version", root.version == VERSION, f"version {VERSION}")
     require("id", isinstance(root.id, str), "a text")
     require("source", isinstance(root.source, str | None), "a text or null")
     require("n_cols", _is_count(root.n_cols), "a count")
