@@ -62,7 +62,9 @@ __device__ Y add_blocks(const READ& read, const C* col, const Opened<A>& data, c
 #pragma unroll
     for (int u = 0; u < U; ++u)
 #pragma unroll
-        for (int j = 0; j < B; ++j) sum = mac(data.template decoded<Y>(v[u][j]), xs[u][j], sum);
+        for (int j = 0; j < B; ++j)
+            if (ALL || u < count)  // 0 * 0 added to -0 is 0: how many there are must not depend on U
+                sum = mac(data.template decoded<Y>(v[u][j]), xs[u][j], sum);
     return sum;
 }
 

@@ -33,7 +33,7 @@ def uneven(n_rows, n_cols, least):
     return csr
 
 
-FEW, OTHERS = ["bins, few", "bins, fewer"], ["bins, at once", "bins", "bins, near"]
+FEW, OTHERS = ["bins, few", "bins, fewer"], ["bins, at once", "bins, plain", "bins, near"]
 
 
 @pytest.mark.small

@@ -49,7 +49,7 @@ def test_cvr(way, dtype, kept, gpu, monkeypatch):
 @pytest.mark.small
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("sharers", [1, 4, 16])
-@pytest.mark.parametrize("way", ["bins", "bins, at once", "bins, near", "blocks"])
+@pytest.mark.parametrize("way", ["bins, plain", "bins, at once", "bins, near", "blocks"])
 def test_bbcsr(way, sharers, dtype, kept, gpu, monkeypatch):
     from cvrarray.gpu import bbcsr
 

@@ -39,7 +39,7 @@ class Layout(NamedTuple):
 
 #: The candidates of ``A @ x`` by name, and those for rows of more than LONG entries in wide bins (:func:`reads_anywhere`): with
 #: fewer entries in flight all warps together read a smaller part of x at a time, which caches hold.
-LAYOUTS = {"bins, at once": Layout(at_once=True), "bins": Layout(), "bins, near": Layout(near=True)}
+LAYOUTS = {"bins, at once": Layout(at_once=True), "bins, plain": Layout(), "bins, near": Layout(near=True)}
 LAYOUTS_ANYWHERE = {"bins, few": Layout(4, True, True), "bins, fewer": Layout(2, True, True)}
 #: Then warps that share a row have FEWEST of its entries at least, and are no more than WARPS_ANYWHERE a multiprocessor. Bins
 #: with more slots than EVEN times their entries end late if few warps share them.

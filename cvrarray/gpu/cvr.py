@@ -273,7 +273,7 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
         found = multiply(update(alpha, beta))
         found(grid, (BLOCK,), (chunks, x, y, cuts_of_stream(), n_empty, *scaling(alpha, beta)[:2], next(turns)))
 
-    ways = [plan.Candidate("chunks", lambda: plain)]
+    ways = [plan.Candidate("chunks, plain", lambda: plain)]
     if shared_memory.is_large(t):
         ways.append(plan.Candidate("chunks, shared", lambda: shared_memory.product(t, dtype, as_struct, cuts_of_stream)))
     return plan.fastest(ways, structure(t), ("A @ x", dtype))

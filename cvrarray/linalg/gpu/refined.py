@@ -162,6 +162,5 @@ class Refined(cg.Engine):
             self._layout.launch(COLLECT(self._wide, self.system.dtype), (self._scale, self._state.x, self._x))
             if self._callback is not None:
                 self._callback(self._x)
-        if self._refined is not None:  # else loops are tried out, whose numbers do not matter
-            multiply(self._refined, self._x, self._q)
+        multiply(self._refined, self._x, self._q)
         self._judge(b, self._q, first, self._scale)
