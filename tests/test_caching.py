@@ -264,3 +264,21 @@ def test_a_fork_while_another_thread_compiles():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert caching.njit()(plus_one)(np.int8(1)) == 2  # and so does the parent
+
+
+def test_memory_that_a_limit_does_not_leave(folder, monkeypatch):
+    """LLVM would end the process."""
+    resource = pytest.importorskip("resource")
+    caching.require_room(1 << 60)  # without a limit nothing is asked
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 40, 1 << 40))
+    run_kernel()
+    monkeypatch.setattr(caching, "TO_LOAD", 1 << 60)
+    with pytest.raises(MemoryError, match="ulimit -v"):
+        run_kernel()
+    monkeypatch.setattr(caching, "TO_LOAD", 1)
+    monkeypatch.setattr(caching, "TO_COMPILE", 1 << 60)
+    assert run_kernel() == (2, [])
+    for path in folder.iterdir():
+        path.unlink()
+    with pytest.raises(MemoryError, match="ulimit -v"):
+        run_kernel()

@@ -605,3 +605,18 @@ def _to_host(chunk):
 
 def test_the_client_that_holds_the_matrix(client):
     assert solve._client(spread(client, grid(4), (64,), (0,))) is client
+
+
+def test_convergence_is_of_the_true_residual():
+    """What updates of the residual promise and rounding does not keep is no success; from the true one it goes on."""
+    rng = np.random.default_rng(0)
+    q = np.linalg.qr(rng.standard_normal((60, 60)))[0]
+    S = q @ np.diag(np.logspace(0, -8, 60)) @ q.T
+    S, b = (S + S.T) / 2, rng.standard_normal(60)
+    for rtol, reason in ((1e-10, "stagnation"), (1e-5, "converged")):
+        found = cg(cvrarray.to_dask(S, chunks=30, format="cvr", device="cpu"), b, rtol=rtol, maxiter=6000)
+        true = np.linalg.norm(b - S @ found.x.compute()) / np.linalg.norm(b)
+        assert found.reason == reason
+        assert found.residual == pytest.approx(true, rel=0.2)
+    exact = cg(cvrarray.to_dask(np.diag(np.arange(1.0, 9)), chunks=3, format="cvr", device="cpu"), np.ones(8), rtol=0)
+    assert not exact.converged or exact.residual == 0

@@ -599,3 +599,23 @@ def test_coordinates_are_integers(dtype):
     obj.coords = (obj.coords[0], coords[1])
     with pytest.raises(TypeError, match="col must hold integers"):
         cvrarray.asarray(obj, device="cpu")
+
+
+@pytest.mark.parametrize("dtype", [float, bool])
+@pytest.mark.parametrize("values", [[None], ["1.5"], ["0"], b"a", {7: "x"}, [[1]], [1j], [300]], ids=str)
+def test_values_of_lists_that_are_no_numbers(values, dtype):
+    matrix = scipy.sparse.lil_array((1, 3), dtype=dtype)
+    matrix.rows[0], matrix.data[0] = [1], values
+    if dtype is float and values == [300]:
+        assert cvrarray.CVRArray(matrix, device="cpu").data == 300
+        return
+    with pytest.raises(ValueError, match="LIL must hold lists"):
+        cvrarray.CVRArray(matrix, device="cpu")
+
+
+@pytest.mark.parametrize("axes", [[], None, [0, 1]])
+def test_compressed_axes_that_are_none(axes):
+    array = sparse.GCXS.from_numpy(np.eye(3))
+    array._compressed_axes = axes
+    with pytest.raises(ValueError, match="compressed_axes"):
+        cvrarray.CVRArray(array, device="cpu")

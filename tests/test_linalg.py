@@ -1079,3 +1079,19 @@ def test_a_preconditioner_without_dtype():
     x, info = linalg.cg(np.diag([2.0, 2, 2]), np.ones(3), M=M)
     np.testing.assert_allclose(x, 0.5)
     assert info == 0
+
+
+@pytest.mark.parametrize("method", ["minres", "bicgstab"])
+def test_a_callback_may_write_to_its_x(method):
+    """Columns that are solved stay; and x is shown as it is returned."""
+    shown = []
+
+    def callback(X):
+        shown.append(X.copy())
+        X[:] = 0
+
+    S, B = np.diag([1.0, 2, 3, 4]), np.arange(12.0).reshape(4, 3) + 1
+    X, info = getattr(linalg, method)(S, B, rtol=1e-10, callback=callback)
+    assert info == 0
+    np.testing.assert_allclose(S @ X, B, rtol=1e-9)
+    np.testing.assert_array_equal(shown[-1], X)

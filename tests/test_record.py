@@ -13,6 +13,7 @@ import scipy.io
 import scipy.sparse
 
 from asv_bench.record import (
+    ablate,
     columns_page,
     few_values,
     gpu_columns,
@@ -298,3 +299,14 @@ def test_other_bits_are_told_by_the_exit_code(monkeypatch):
         few_values.cvrarray.BBCSRArray, "__matmul__", lambda self, x: matmul(self, x) + np.float64(next(calls) == 0)
     )
     assert few_values.main(["elast3", "--scale", "small", "--device", "cpu", "--repeats", "1", "--dtype", "float64"]) == 1
+
+
+def test_what_a_candidate_buys():
+    """By the fastest other one, where it is the fastest; products without a choice count as 1."""
+    case = {"matrix": "band.1000", "format": "BBCSR", "dtype": "float32", "columns": 16}
+    times = [{"walk": 1.0, "turns": 2.0}, {"walk": 3.0, "turns": 2.0, "rows 4x2": 1.0}, {}]
+    report = {"device": {"name": "a GPU"}, "families": "1000", "results": [case | {"milliseconds": one} for one in times]}
+    page = ablate.page(report)
+    assert "| walk | 2 | 2 | 1 | 1.260 | 2.00 | band.1000, float32, 16 |" in page
+    assert "| turns | 2 | 0 | 0 | 1.000 | 1.00 |  |" in page
+    assert "3 products; 2 have several candidates. There the first one takes 1.732 of the fastest one's time" in page

@@ -183,7 +183,7 @@ class FormatArray(SparseArray):
 
     @classmethod
     def _for_conversion(cls, csr: CSR, target: devices.Device, **keywords: Any) -> dict[str, Any]:
-        """What the module's ``convert`` takes, for the constructor's keywords and a canonical CSR on `target`."""
+        """What the module's ``convert`` takes, and the constructor too, for its keywords and a canonical CSR on `target`."""
         return keywords
 
     @classmethod

@@ -69,7 +69,7 @@ class Statistics(NamedTuple):
     sectors, lines : float
         Different groups of 8, and of 64, neighbouring columns in bins of 32 rows, over their nonzeros.
     gpu : Profile
-        What the predicted times take of the GPU: that of the matrix, else the current one, else the H200 of the constants.
+        What predicted times take of the GPU: that of the matrix, or the H200 of the constants.
 
     Examples
     --------
@@ -227,7 +227,7 @@ def looked_at(csr: CSR, exact: bool) -> tuple[Statistics, CSR]:
         narrow_columns=_narrow(windows),
         sectors=windows.sectors / max(1, windows.nnz),
         lines=windows.lines / max(1, windows.nnz),
-        gpu=(device if device.kind == "cuda" else devices.default()).profile(),
+        gpu=device.profile(),
     )
     return found, csr
 
@@ -264,7 +264,7 @@ def statistics_of_blocks(blocks: Blocks, dtype: np.dtype) -> Statistics:
         blocks.shape, nnz, dtype, empty, shortest, mean, math.nan, longest, math.nan, fill, tables, True,
         narrow_columns=_narrow(windows),
         sectors=windows.sectors / max(1, windows.nnz), lines=windows.lines / max(1, windows.nnz),
-        gpu=devices.default().profile(),
+        gpu=devices.of(blocks.indices).profile(),
     )  # fmt: skip
 
 

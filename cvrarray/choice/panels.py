@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from ..bbcsr import DEFAULT_BLOCK_SIZE
 from ..core import devices
 from ..core.tables import CSR
 from ..input import partition
 from .model import choose, statistics
+
+SLICE = 1 << 22  #: nonzeros whose blocks are counted at a time
 
 
 def decided(csr: CSR, format: str, parameters: dict[str, Any], device: str) -> tuple[str, dict[str, Any]]:
@@ -29,9 +34,21 @@ def panel_rows(csr: CSR, bytes_of_panel: int, block_size: int | None = None) -> 
     lengths = partition.lengths(csr)
     if block_size is not None and csr.nnz:
         indptr, indices = (devices.move(part, devices.CPU) for part in csr[:2])
-        windows = devices.CPU.backend("statistics").Windows(indptr, indices, csr.shape[1], ())
-        blocks, _ = windows.in_groups([block_size])[block_size]
-        lengths = lengths * (blocks * block_size**2 / csr.nnz)  # with holes, of which rows have alike
+        blocks = _blocks_of_block_rows(indptr, indices, block_size)
+        lengths = np.repeat(blocks, block_size)[: lengths.size] * block_size  # with holes
     before = partition.bytes_before(lengths, csr.data.dtype.itemsize, csr.indices.dtype.itemsize, block_size)
     first_rows: list[int] = partition.cut(before, bytes_of_panel, partition.alignment(block_size or 1)).tolist()
     return first_rows
+
+
+def _blocks_of_block_rows(indptr: np.ndarray, indices: np.ndarray, size: int) -> np.ndarray:
+    """(n_block_rows,) int64: the different block columns in each, of about SLICE nonzeros at a time."""
+    ptr = np.append(indptr[:-1:size], indptr[-1])
+    counts = np.empty(ptr.size - 1, np.int64)
+    cuts = np.unique(np.append(np.searchsorted(ptr[:-1], np.arange(0, int(ptr[-1]), SLICE)), [0, counts.size]))
+    for first, last in pairwise(cuts.tolist()):
+        known, column = np.unique(indices[ptr[first] : ptr[last]] // size, return_inverse=True)
+        row = np.repeat(np.arange(last - first), np.diff(ptr[first : last + 1]))
+        found = np.unique(row * max(1, known.size) + column)
+        counts[first:last] = np.bincount(found // max(1, known.size), minlength=last - first)
+    return counts

@@ -111,8 +111,14 @@ def fastest(product: Product) -> Callable:
         call(*operands)
         left = 0.0 if is_at_once() else left - (time.perf_counter() - start)
         if left <= 0:
-            _FASTEST.of(product.work, product.key, lambda: _measured(product, ways, operands))
-            call = product.prepared(product.chosen())
+            try:
+                _FASTEST.of(product.work, product.key, lambda: _measured(product, ways, operands))
+                call = product.prepared(product.chosen())
+            except (MemoryError, OSError):  # the product is done, and the first way stays
+                return
+            except BaseException:
+                left = SECONDS
+                raise
 
     return measuring
 

@@ -17,7 +17,7 @@ from cvrarray.cpu.runtime.compiler import OPTIONS, compiled, helper, inlined, ke
 #: error.
 EXACT = 1 << 40
 #: Block columns up to which each has a counter; further ones share these. A prime: columns are often powers of two apart.
-MOST_COUNTERS = (1 << 31) - 1
+MOST_COUNTERS = (1 << 26) - 5
 #: Of windows with OFTEN times the nonzeros that are wanted, BANDS bands of columns are looked at.
 OFTEN, BANDS = 4, 8
 #: Columns of a sector of x, sectors of a line, and how many sectors are told apart.

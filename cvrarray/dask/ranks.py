@@ -236,40 +236,50 @@ def cg(part: Part, known: dict[str, list[Any]], *options: Any) -> Answer:
         r -= q
     (old, my_old), (new, my_new), (curvature, my_curvature) = (part.scalars() for _ in range(3))
     squares, my_square = (new, my_new) if M is None else part.scalars()
-    residual = part.total(r, r) ** 0.5 / length
     precondition = None if M is None else Precondition(part, M, block_size)
     z = r if precondition is None else part.empty()
-    if precondition is not None:
-        precondition(r, z)
-    p[...] = z
-    do.dot(r, z, my_old)
-    transport.gather(old)
-    part.tick()
-    limits, iteration = np.finfo(part.job.dtype), 0
+    limits, iteration, before = np.finfo(part.job.dtype), 0, np.inf
     enough, vanished = max(rtol, FLOOR * float(limits.eps)), float(limits.tiny / limits.eps)
-    while iteration < maxiter and not residual <= enough:
-        iteration += 1
-        part.product(q)
-        do.dot(p, q, my_curvature)
-        transport.gather(curvature)
-        if precondition is None:
-            squares, my_square = new, my_new
-        do.update_solution(old, curvature, p, q, x, r, my_square)
-        transport.gather(squares)
+    while True:  # r is the true residual, b - A x: the iteration goes on from it as long as that makes it half as large
+        residual = updated = part.total(r, r) ** 0.5 / length
+        if iteration >= maxiter or residual <= enough or not residual <= before / 2:
+            break
+        before = residual
         if precondition is not None:
             precondition(r, z)
-            do.dot(r, z, my_new)
-            transport.gather(new)
-        is_looked_at = iteration % check_every == 0 or iteration == maxiter
-        numbers = do.read(curvature, squares) if is_looked_at else None
-        do.update_direction(new, old, z, p)  # the GPU is busy with it while the host tests the numbers
-        if numbers is not None:
-            bend, rr = numbers(transport)
-            residual = rr**0.5 / length
-            if not (bend > 0 or (residual <= enough and -bend <= vanished)):
-                raise _not_definite(bend, iteration)
-        part.tick()
-        old, my_old, new, my_new = new, my_new, old, my_old
+        p[...] = z
+        do.dot(r, z, my_old)
+        transport.gather(old)
+        if not iteration:
+            part.tick()
+        while iteration < maxiter and not updated <= enough:
+            iteration += 1
+            part.product(q)
+            do.dot(p, q, my_curvature)
+            transport.gather(curvature)
+            if precondition is None:
+                squares, my_square = new, my_new
+            do.update_solution(old, curvature, p, q, x, r, my_square)
+            transport.gather(squares)
+            if precondition is not None:
+                precondition(r, z)
+                do.dot(r, z, my_new)
+                transport.gather(new)
+            is_looked_at = iteration % check_every == 0 or iteration == maxiter
+            numbers = do.read(curvature, squares) if is_looked_at else None
+            do.update_direction(new, old, z, p)  # the GPU is busy with it while the host tests the numbers
+            if numbers is not None:
+                bend, rr = numbers(transport)
+                updated = rr**0.5 / length
+                if not (bend > 0 or (updated <= enough and -bend <= vanished)):
+                    raise _not_definite(bend, iteration)
+            part.tick()
+            old, my_old, new, my_new = new, my_new, old, my_old
+        p[...] = x
+        part.product(q)
+        part.load(known["b"], r)
+        r *= scale
+        r -= q
     x *= 1 / scale
     return part.answer(x, residual, sums)
 

@@ -25,7 +25,7 @@ from dask.highlevelgraph import HighLevelGraph
 
 from ..core import devices
 from ..linalg import arguments
-from ..linalg.solution import CONVERGED, MAXITER, Solution
+from ..linalg.solution import CONVERGED, MAXITER, STAGNATION, Solution
 from . import mesh, ranks, registry
 
 GRACE = 10.0  #: seconds that the other ranks have to end after the first has failed
@@ -133,8 +133,8 @@ def cg(
     -------
     cvrarray.linalg.Solution
         x is a dask array in A's chunks of rows; on a cluster they lie on the workers that hold those rows. It has the dtype
-        of ``A @ b``, or double precision if that is an integer dtype. ``residual`` is as the iteration updates it, and
-        ``traffic`` what an iteration costs. Every run on the same workers gives the same bits.
+        of ``A @ b``, or double precision if that is an integer dtype. ``residual`` is the true one, and ``traffic``
+        what an iteration costs. Every run on the same workers gives the same bits.
 
     Raises
     ------
@@ -163,8 +163,8 @@ def cg(
     size = None if block_size is None else arguments.count(block_size, "block_size", 1, 1)
     options = (*limits, M, size, arguments.count(check_every, "check_every", 1, 1))
     x, answer = _solve("cg", A, known, options, timeout, transport)
-    converged = bool(answer.residual <= max(rtol, float(np.finfo(x.dtype).eps) / 16))
-    reason = CONVERGED if converged else MAXITER
+    converged = bool(answer.residual <= rtol)
+    reason = CONVERGED if converged else MAXITER if answer.iterations >= limits[1] else STAGNATION
     return Solution(x, answer.iterations, answer.residual, converged, reason, traffic=Traffic(*answer[4:]))
 
 

@@ -10,6 +10,7 @@ A user's own arrays are never written to, and no library's conversion sees one t
 from __future__ import annotations
 
 import itertools
+import numbers
 import operator
 import os
 from collections.abc import Callable, Collection, Iterable
@@ -462,10 +463,12 @@ def stored(matrix: Any) -> tuple[str, tuple[Any, ...], Any]:
             raise ValueError(
                 f"a matrix needs fill value 0; got {matrix.fill_value}. Subtract it first, or call todense() on the input"
             )
-        axes = tuple(getattr(matrix, "compressed_axes", None) or ())  # of GCXS, and its CSR and CSC
-        if axes and axes not in ((0,), (1,)):
-            raise ValueError(f"compressed_axes of a matrix must be (0,) or (1,); got {axes}")
-        format = ("csr", "csc")[axes[0]] if axes else "dok" if isinstance(matrix.data, dict) else "coo"
+        format = "dok" if isinstance(matrix.data, dict) else "coo"
+        if hasattr(matrix, "compressed_axes"):  # GCXS, and its CSR and CSC
+            axes = tuple(matrix.compressed_axes or ())
+            if axes not in ((0,), (1,)):
+                raise ValueError(f"compressed_axes of a matrix must be (0,) or (1,); got {axes}")
+            format = ("csr", "csc")[axes[0]]
     if format == "dok":
         of = getattr(matrix, "data", matrix)
         return format, (of.keys(),), of.values()
@@ -493,12 +496,14 @@ def _root(obj: Any) -> str:
 
 def _from_lil(rows: Any, values: Any, shape: tuple[int, int], dtype: np.dtype) -> CSR:
     """Canonical CSR of a LIL's lists of columns and of values, one for each row."""
+    if not all(type(part) is list for lists in (rows, values) for part in lists):
+        raise ValueError("rows and data of a LIL must hold lists; got something else")
     try:
         lengths, others = (np.fromiter(map(len, lists), _INT64) for lists in (rows, values))
         if lengths.shape != others.shape or (lengths != others).any():
             raise ValueError(f"rows and data of a LIL must have lists of one length; got lengths {lengths} and {others}")
         columns = np.fromiter(map(operator.index, itertools.chain.from_iterable(rows)), _INT64)
-        data = np.fromiter(itertools.chain.from_iterable(values), dtype)
+        data = _numbers(itertools.chain.from_iterable(values), dtype)
     except (OverflowError, TypeError) as error:
         raise ValueError(f"a LIL must hold lists of columns of at most 64 bits, and of numbers; {error}") from None
     return from_parts(np.append(0, lengths.cumsum()), columns, data, shape)
@@ -512,7 +517,21 @@ def _from_dok(keys: Collection[Any], values: Iterable[Any], shape: tuple[int, in
         places = np.fromiter(map(operator.index, itertools.chain.from_iterable(keys)), _INT64, 2 * len(keys))
     except (OverflowError, TypeError) as error:
         raise ValueError(f"keys of a DOK must be integers of at most 64 bits; {error}") from None
-    return from_triplets(places[::2], places[1::2], np.fromiter(values, dtype, len(keys)), shape)
+    try:
+        data = _numbers(values, dtype)
+    except (OverflowError, TypeError) as error:
+        raise ValueError(f"values of a DOK must be numbers of its dtype, {dtype}; {error}") from None
+    return from_triplets(places[::2], places[1::2], data, shape)
+
+
+def _numbers(values: Iterable[Any], dtype: np.dtype) -> np.ndarray:
+    """`values` as an array; TypeError where one is no number that `dtype` can hold the kind of."""
+    found = list(values)
+    if not all(isinstance(value, (numbers.Number, np.generic)) for value in found):
+        raise TypeError("got a value that is no number")
+    if dtype.kind == "b" and not all(value in (0, 1) for value in found):
+        raise TypeError("got a value that is no bool")
+    return np.fromiter(found, dtype, len(found))
 
 
 def _from_dense(array: Any) -> CSR:

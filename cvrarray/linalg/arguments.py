@@ -133,7 +133,7 @@ def count(value: Any, name: str, default: int, least: int = 0) -> int:
     if value is None:
         return default
     try:
-        number = int(value)
+        number = least - 1 if isinstance(value, bool | np.bool_) else int(value)
     except (TypeError, ValueError, OverflowError):
         number = least - 1
     if number != value or number < least:

@@ -78,8 +78,7 @@ def cg(
 
     Notes
     -----
-    The same system gives the same bits in every run, on a CPU with any number of threads, where A and M do. On a GPU the
-    faster of two loops is measured for a matrix of more than 64 MB, once in a process: in another one it may be the other.
+    The same system gives the same bits in every run, on a CPU with any number of threads, where A and M do.
 
     Examples
     --------

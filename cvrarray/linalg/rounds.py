@@ -59,7 +59,7 @@ class Rounds:
                     def shown(now: Any, j: int = j) -> None:
                         if x.ndim == 2:
                             found[:, j] = now
-                        callback(now if x.ndim == 1 else x)
+                        callback(now if x.ndim == 1 else x.copy())
 
                 ends.append(self._column(sides[:, j].copy(), column, tolerance[j : j + 1], limit, shown))
                 found[:, j] = column
@@ -74,7 +74,7 @@ class Rounds:
         r, size = self._residual(b, x)
         while judge.judge(np.array([size])):
             unit = float(2.0 ** np.floor(np.log2(size)))
-            self.unit, shown = unit / whole if whole > 0 else 1.0, x
+            self.unit, shown = unit / whole if whole > 0 else 1.0, x.copy()
 
             def look(d: np.ndarray, unit: float = unit) -> None:
                 nonlocal shown

@@ -245,10 +245,20 @@ class Stored:
         array([0., 1., 2., 3.])
         """
         if self._target.kind == "cuda":
-            from cupyx.scipy.sparse.linalg import aslinearoperator
+            from cupyx.scipy.sparse.linalg import LinearOperator
         else:
-            from scipy.sparse.linalg import aslinearoperator
-        return aslinearoperator(self).T
+            from scipy.sparse.linalg import LinearOperator
+
+        def conj(x: Any) -> Any:
+            return x.conj() if x.dtype.kind == "c" else x
+
+        return LinearOperator(
+            self.shape[::-1],
+            matvec=lambda x: self.__rmatmul__(x.reshape(-1)),
+            rmatvec=lambda x: conj(self.matvec(conj(x.reshape(-1)))),
+            matmat=lambda x: self.__rmatmul__(x.T).T,
+            dtype=self.dtype,
+        )
 
     # ------------------------------------------------------------------------------------------------ reductions
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import mmap
 import os
 import pickle
 import stat
@@ -36,6 +37,11 @@ from numba.core.caching import (
     UserProvidedCacheLocator,
 )
 from numba.core.compiler_lock import global_compiler_lock
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 
 def njit(*, cache: bool = False, **options: Any) -> Callable[[Callable], Callable]:
@@ -144,8 +150,10 @@ class Cache(FunctionCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The version for a signature, or None: it is then compiled, and saved in place of what could not be used."""
+        found = None
+        require_room(TO_LOAD)
         try:
-            return super().load_overload(sig, target_context)
+            found = super().load_overload(sig, target_context)
         except MemoryError:
             raise
         except PermissionError as error:
@@ -153,7 +161,9 @@ class Cache(FunctionCache):
         except Exception as error:
             path = self._cache_file.path(self._index_key(sig, target_context.codegen()))
             _warn(f"{path} holds no usable code: {_described(error)}. It is compiled again, and the file replaced")
-        return None
+        if found is None:
+            require_room(TO_COMPILE)
+        return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Save a version, if that is possible."""
@@ -161,6 +171,23 @@ class Cache(FunctionCache):
             super().save_overload(sig, data)
         except Exception as error:
             _warn(f"compiled code cannot be saved in {self.cache_path}: {_described(error)}. {_REMEDY}")
+
+
+#: Bytes that must be free, where a process may have so many alone: LLVM, which finds no memory, ends the process.
+TO_LOAD, TO_COMPILE = 16 << 20, 128 << 20
+
+
+def require_room(n_bytes: int) -> None:
+    """MemoryError where the process has a limit of memory (``ulimit -v``) that leaves less than so many bytes."""
+    if resource is None or resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+        return
+    try:
+        mmap.mmap(-1, n_bytes).close()
+    except OSError as error:
+        raise MemoryError(
+            f"a kernel needs {n_bytes >> 20} MiB to be compiled or loaded, which the limit of this process (ulimit -v) does not"
+            " leave. Raise it, or free memory"
+        ) from error
 
 
 _REMEDY = (

@@ -22,13 +22,3 @@ def equal(typingctx, array, at, others, other):
         return builder.bitcast(alike, llvm.I32)
 
     return types.uint32(array, types.intp, others, types.intp), codegen
-
-
-@intrinsic
-def count(typingctx, mask):
-    """How many elements a mask has."""
-
-    def codegen(context, builder, signature, args):
-        return builder.zext(builder.ctpop(args[0]), llvm.I64)
-
-    return types.intp(types.uint32), codegen
