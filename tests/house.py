@@ -42,6 +42,31 @@ def methods(module: str, name: str) -> int:
     return sum(isinstance(node, ast.FunctionDef) for node in classes[0].body)
 
 
+#: Modules that choose a kernel, its layout or a format on a GPU.
+CHOICE = (
+    *("bbcsr", "cvr", "choice.model", "core.few_columns", "core.lanes", "core.matmat_kernels", "core.sharing"),
+    *("core.short_rows", "core.wide", "gpu.bbcsr", "gpu.bbcsr_matmat", "gpu.cut_rows", "gpu.cvr", "gpu.cvr_matmat"),
+    *("gpu.cvr_tables", "gpu.distinct", "gpu.left_in_l2", "gpu.plan", "gpu.row_lanes", "gpu.segments", "gpu.shared_memory"),
+    *("gpu.uneven_rows", "linalg.gpu.cg", "linalg.gpu.partition", "linalg.gpu.persistent"),
+)
+#: Constants that say what a kernel is, and not when it is taken.
+OF_KERNELS = {"BLOCK", "COUNTED", "INDICES", "SIZES", "THREADS", "UNROLL"}
+
+
+def numbers(module: str) -> int:
+    """Numbers but 0 in constants of a module."""
+    found = 0
+    for node in architecture.source(module).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        names = {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+        value = getattr(node, "value", None)
+        is_kernel = isinstance(value, ast.Call) and getattr(value.func, "id", "") == "Kernel"
+        if value is not None and not is_kernel and names and all(map(str.isupper, names)) and not names & OF_KERNELS:
+            parts = [part.value for part in ast.walk(value) if isinstance(part, ast.Constant)]
+            found += sum(isinstance(part, (int, float)) and not isinstance(part, bool) and part != 0 for part in parts)
+    return found
+
+
 def words() -> int:
     """Words of the pages that say how it is built and what was tried."""
     pages = [ROOT / "docs" / "architecture.md", *sources("docs/measurements", ".md")]
@@ -59,6 +84,7 @@ def figures() -> list[tuple[str, int, int]]:
         ("kernels, lines", lines(sources("kernels", ".cu", ".cuh")), 7_700),
         ("tests, lines", lines(sources("tests", ".py")), 25_000),
         ("docs/architecture.md and docs/measurements, words", words(), 25_000),
+        ("numbers that choose on a GPU", sum(numbers(f"cvrarray.{module}") for module in CHOICE), 120),
         ("methods of FormatArray", methods("cvrarray.array.format", "FormatArray"), 35),
         ("public names of a CVRArray", sum(not name.startswith("_") for name in dir(array)), 70),
         ("imports of a higher layer", len(architecture.upward_imports()), 2),
