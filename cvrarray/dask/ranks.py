@@ -242,7 +242,7 @@ def cg(part: Part, known: dict[str, list[Any]], *options: Any) -> Answer:
     enough, vanished = max(rtol, FLOOR * float(limits.eps)), float(limits.tiny / limits.eps)
     while True:  # r is the true residual, b - A x: the iteration goes on from it as long as that makes it half as large
         residual = updated = part.total(r, r) ** 0.5 / length
-        if iteration >= maxiter or residual <= enough or not residual <= before / 2:
+        if iteration >= maxiter or residual <= enough or residual > before / 2:
             break
         before = residual
         if precondition is not None:

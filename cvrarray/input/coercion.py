@@ -496,8 +496,9 @@ def _root(obj: Any) -> str:
 
 def _from_lil(rows: Any, values: Any, shape: tuple[int, int], dtype: np.dtype) -> CSR:
     """Canonical CSR of a LIL's lists of columns and of values, one for each row."""
-    if not all(type(part) is list for lists in (rows, values) for part in lists):
-        raise ValueError("rows and data of a LIL must hold lists; got something else")
+    kinds = {type(part) for lists in (rows, values) for part in lists}
+    if kinds - {list}:
+        raise ValueError(f"a LIL must hold lists of columns and of numbers; got {(kinds - {list}).pop().__name__}")
     try:
         lengths, others = (np.fromiter(map(len, lists), _INT64) for lists in (rows, values))
         if lengths.shape != others.shape or (lengths != others).any():
