@@ -739,7 +739,17 @@ def test_a_row_larger_than_a_panel_is_a_panel_of_its_own():
     assert rows.tolist() == [0, 2, 3, 5]
 
 
-@pytest.mark.parametrize("derive", [lambda d: d, lambda d: 2 * d, lambda d: d[:100]], ids=["itself", "scaled", "rows"])
+def _fused(d):
+    (found,) = pytest.importorskip("dask").optimize(d + d)
+    return found
+
+
+def _from_delayed(d):
+    da, parts = pytest.importorskip("dask.array"), zip(d.chunks[0], d.to_delayed()[:, 0], strict=True)
+    return da.concatenate([da.from_delayed(part, (n, d.shape[1]), meta=d._meta) for n, part in parts])
+
+
+@pytest.mark.parametrize("derive", [lambda d: d, lambda d: 2 * d, lambda d: d[:100], _fused, _from_delayed])
 def test_a_store_is_not_overwritten_by_what_is_read_from_it(tmp_path, derive):
     pytest.importorskip("dask.array")
     csr, path, link = matrix(), tmp_path / "a.zarr", tmp_path / "link.zarr"

@@ -219,6 +219,18 @@ def _from_dask(source: Any, lock: WriterLock, name: str, common: dict[str, Any])
 
 
 def _reads(source: Any, path: str) -> bool:
-    """Whether a dask array comes from ``open_store(path)``."""
-    layers = getattr(source.__dask_graph__(), "layers", {})
-    return any(name.startswith(layout.layer_name(path)) for name in layers)
+    """Whether a dask array comes from ``open_store(path)``; its tasks may be fused, and lie in the arguments of others."""
+    return any(name.startswith(layout.layer_name(path)) for name in _names(dict(source.__dask_graph__())))
+
+
+def _names(part: Any) -> Iterator[str]:
+    """All texts in a part of Dask's graph, names of its tasks among them."""
+    if isinstance(part, str):
+        yield part
+    elif isinstance(part, dict):
+        yield from _names(tuple(part.items()))
+    elif isinstance(part, tuple | list):
+        for inner in part:
+            yield from _names(inner)
+    elif hasattr(part, "args") and hasattr(part, "kwargs"):  # a task
+        yield from _names((part.args, part.kwargs))
