@@ -240,8 +240,14 @@ def _without_zeros(csr: CSR) -> CSR:
     if device.kind == "cpu" and csr.data.dtype != np.float16:
         found: CSR = device.backend("taking").without_zeros(csr)
         return found
-    kept = device.xp.flatnonzero(csr.data != 0)
-    return csr._replace(indptr=device.xp.searchsorted(kept, csr.indptr), indices=csr.indices[kept], data=csr.data[kept])
+    return entries(csr, csr.data != 0)
+
+
+def entries(csr: CSR, kept: Any) -> CSR:
+    """The entries of `csr` where `kept`, a bool for each, is true. Rows stay in order, so nothing is sorted."""
+    xp = devices.of(csr.data).xp
+    kept = xp.flatnonzero(kept)
+    return CSR(xp.searchsorted(kept, csr.indptr), csr.indices[kept], csr.data[kept], csr.shape)
 
 
 def _n_nonzero(data: Any) -> int:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ..core.tables import CSR
 from ..input import coercion
 from . import elementwise, encoding, reductions
 
@@ -33,9 +32,8 @@ def triu(m: Any, k: int = 0) -> Any:
 def _where(array: Any, keep: Any) -> Any:
     """The entries for whose diagonals ``keep(diagonals)`` is true."""
     with array._target.use():
-        csr, xp = array._canonical_csr(), array._target.xp
-        kept = xp.flatnonzero(keep(csr.indices.astype(np.int64) - coercion.rows(csr)))
-        return array._like(CSR(xp.searchsorted(kept, csr.indptr), csr.indices[kept], csr.data[kept], csr.shape))
+        csr = array._canonical_csr()
+        return array._like(elementwise.entries(csr, keep(csr.indices.astype(np.int64) - coercion.rows(csr))))
 
 
 def block_diagonal(array: Any, block_size: int) -> Any:
@@ -68,11 +66,9 @@ def _on_diagonal(array: Any, block_size: int, row: Any, col: Any, val: Any, empt
 
 def eliminate_zeros(array: Any) -> Any:
     """The array without stored zeros. Rows stay in order, so nothing is sorted."""
-    xp = array._target.xp
     with array._target.use():
         csr = array._canonical_csr()
-        kept = xp.flatnonzero(csr.data != 0)
-        return array._like(CSR(xp.searchsorted(kept, csr.indptr), csr.indices[kept], csr.data[kept], csr.shape))
+        return array._like(elementwise.entries(csr, csr.data != 0))
 
 
 def nonzero(a: Any) -> tuple[Any, Any]:
