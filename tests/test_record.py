@@ -16,6 +16,7 @@ from asv_bench.record import (
     ablate,
     columns_page,
     few_values,
+    foreign,
     gpu_columns,
     gpu_page,
     gpu_peers,
@@ -299,6 +300,19 @@ def test_other_bits_are_told_by_the_exit_code(monkeypatch):
         few_values.cvrarray.BBCSRArray, "__matmul__", lambda self, x: matmul(self, x) + np.float64(next(calls) == 0)
     )
     assert few_values.main(["elast3", "--scale", "small", "--device", "cpu", "--repeats", "1", "--dtype", "float64"]) == 1
+
+
+def test_what_a_foreign_profile_costs():
+    """Means and shares of the products of a profile; one that was not run has no product."""
+    case = {"profile": "memory / 4", "way": "tune"}
+    report = {
+        "device": {"name": "a GPU"},
+        "families": "1000",
+        "results": [case | {"over_fastest": x} for x in (1.0, 1.02, 2.0)],
+    }
+    page = foreign.page(report)
+    assert "| memory / 4 | 3 | 1.268 | 67% | 2.00 |" in page
+    assert "| its own | 0 | 1.000 | 0% | 1.00 |" in page
 
 
 def test_what_a_candidate_buys():

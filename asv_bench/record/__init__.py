@@ -7,6 +7,7 @@
 ``few_values``      values in few bytes beside plain ones (``make bench-few``)
 ``ops``             what a program does around a product, beside SciPy (``make bench-ops``)
 ``ablate``          what each candidate of gpu/plan.py buys (``make ablate``)
+``foreign``         what a GPU with another profile loses by the choice of a format, measured or not
 ``choice``          what asarray chooses beside every candidate, on the matrices of ``families``
 ``fit``             constants of the choice on a GPU, fitted to what ``choice`` has timed
 ``dask_gpus``       CG over several GPUs
