@@ -80,8 +80,6 @@ SHARINGS = {
         "ENOUGH_THREADS": (0, 0),
         "ENOUGH_TILES": (0, 0),
         "MOST_OF_TURNS": 1 << 20,
-        "MANY_BINS": 0,
-        "FEW_VECTORS": 1 << 20,
     },
     "several blocks together": {"LONG_ENOUGH": 0},
     "shares": {"UNEVEN": 0, "UNEVEN_FROM": 0, "UNEVEN_WARPS": 1 << 10, "ROUNDS": (2, 4)},
@@ -93,6 +91,8 @@ SHARINGS = {
 def share(monkeypatch, how):
     from cvrarray.gpu import bbcsr_matmat, uneven_rows
 
+    if how == "turns":
+        monkeypatch.setenv("CVRARRAY_KERNEL", how)
     for name, value in SHARINGS[how].items():
         (module,) = (module for module in (bbcsr_matmat, matmat_kernels, uneven_rows) if hasattr(module, name))
         monkeypatch.setattr(module, name, value)

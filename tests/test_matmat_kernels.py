@@ -5,30 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cvrarray.core import matmat_kernels
-from cvrarray.core.matmat_kernels import BlockRows, Rows
+from cvrarray.core.matmat_kernels import BlockRows
 
 H200 = 132  # multiprocessors
-
-
-def rows(n, mean, longest=None, padding=1.0):
-    """Rows in single columns, with `padding` slots an entry."""
-    nnz = int(n * mean)
-    return Rows((n, n), nnz, int(nnz * padding), int(mean) if longest is None else longest)
-
-
-def test_first_products_walk():
-    """Each condition alone."""
-    of = rows(200_000, 7, padding=1.07)
-    assert matmat_kernels.walks_first(of)
-    for other in (rows(15_000, 7), of._replace(longest=33), rows(200_000, 7, padding=1.8)):
-        assert not matmat_kernels.walks_first(other)
-
-
-def test_first_products_take_turns():
-    of = rows(400_000, 12)
-    assert [n for n in range(1, 20) if matmat_kernels.takes_turns_first(of, n)] == [1, 2]
-    assert not matmat_kernels.takes_turns_first(rows(380_000, 12), 2)
-    assert not matmat_kernels.takes_turns_first(rows(400_000, 12, padding=1.3), 2)
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,6 @@ MATRIX_LANES = 16
 #: Warps that a multiprocessor should have rows for.
 ENOUGH_WARPS = 16
 
-#: Single columns: first products walk over neighbouring rows where there are so many, none of more than so many entries, and so
-#: many slots over nonzeros, at most.
-WALKED_ROWS, WALK_STEPS, WALK_PADDING = 16_000, 32, 1.75
-#: Bins from which, and vectors of a row of X up to which, a warp takes a whole bin in first products; slots over nonzeros.
-MANY_BINS, FEW_VECTORS, TURNS_PADDING = 12_000, 2, 1.25
 #: Lanes that share a row of X in turns, at most. Twice as many would do as well with half the vectors each, but for the
 #: instructions that pass on a nonzero.
 TURN_LANES = 8
@@ -70,33 +65,7 @@ def tiles(k: int, width: int, most_vectors: int = 1) -> Tiles:
     return Tiles.of(k, lanes, width, vectors)
 
 
-# ---------------------------------------------------------------------------------------------------- BBCSR, single columns
-
-
-class Rows(NamedTuple):
-    """Of a matrix in single columns."""
-
-    shape: tuple[int, int]
-    nnz: int
-    slots: int  # padding counted
-    longest: int
-
-    @property
-    def n_bins(self) -> int:
-        return -(-self.shape[0] // WARP)
-
-
-def walks_first(rows: Rows) -> bool:
-    """Whether first products walk over neighbouring rows, where the kernel can: many rows may share what L1 holds of X."""
-    return rows.shape[0] >= WALKED_ROWS and rows.longest <= WALK_STEPS and rows.slots <= WALK_PADDING * rows.nnz
-
-
-def takes_turns_first(rows: Rows, n_vectors: int) -> bool:
-    """Whether a warp takes all rows of a bin, in turns, in first products, of a row of X of so many vectors.
-
-    Turns load tables with fewer instructions, and multiply padding too.
-    """
-    return rows.n_bins >= MANY_BINS and n_vectors <= FEW_VECTORS and rows.slots <= TURNS_PADDING * rows.nnz
+# ------------------------------------------------------------------------------------------------------------------ BBCSR
 
 
 def longest_whole_row(block_size: int, n_blocks: int, mean: int, processors: int) -> int:
@@ -107,9 +76,6 @@ def longest_whole_row(block_size: int, n_blocks: int, mean: int, processors: int
     share = n_blocks * MATRIX_LANES // (ENOUGH_WARPS * WARP * processors)
     even = max(LONG_FACTOR * mean, share // 2 if is_larger else 0)
     return max(LEAST_LONG[is_larger], min(even, max(ALWAYS_LONG[is_larger], share)))
-
-
-# ---------------------------------------------------------------------------------------------------- BBCSR, larger blocks
 
 
 class BlockRows(NamedTuple):

@@ -220,7 +220,7 @@ def layouts(t: BBCSRTables, dtype: np.dtype) -> dict[str, Layout]:
     found = LAYOUTS if fits else {name: layout for name, layout in LAYOUTS.items() if not layout.at_once}
     if reads_anywhere(t):
         few = {name: layout._replace(at_once=fits) for name, layout in LAYOUTS_ANYWHERE.items()}
-        found = few | found if _sharers(t, dtype.itemsize) == 1 else {name: few[name] for name in ("bins, few",)}
+        found = few | found if _sharers(t, dtype.itemsize) == 1 else {"bins, few": few["bins, few"]}
     return found
 
 

@@ -34,9 +34,9 @@ LONG_ENOUGH = 8
 #: no more threads than these a multiprocessor: all are under way at once. The second number is for rows of LONG_ROWS entries or
 #: more that have no more lanes than a warp, where a lane has several vectors: such a warp finds more of X in L1.
 ENOUGH_THREADS, LEAST_ENTRIES, LONG_ROWS = (1024, 3000), 2, 30
-#: Single columns: rows that are many; vectors of a lane, at most; vectors of a row of X up to which a warp may take the rows of
-#: a bin in turns.
-MANY_ROWS, MOST_VECTORS, MOST_OF_TURNS = 50_000, 4, 8
+#: Single columns: rows from which first products walk over neighbouring ones, and few lanes share a row; vectors of a lane, at
+#: most; vectors of a row of X up to which a warp may take the rows of a bin in turns.
+MANY_ROWS, MOST_VECTORS, MOST_OF_TURNS = 16_000, 4, 8
 #: A long row is cut in pieces. For each a thread block loads rows of X about PIECE_ROUNDS times, or as many times more as keep
 #: the pieces of a row fewer than their steps.
 PIECE_ROUNDS = 8
@@ -155,10 +155,6 @@ class Asked(NamedTuple):
         return distinct.kind(self.t.data, self.t.distinct)
 
     @property
-    def rows(self) -> matmat_kernels.Rows:
-        return matmat_kernels.Rows(self.t.shape, self.t.nnz, n_slots(self.t), self.lengths.most)
-
-    @property
     def block_rows(self) -> matmat_kernels.BlockRows:
         return matmat_kernels.BlockRows(self.lengths.n_block_rows, self.lengths.mean, self.lengths.most)
 
@@ -233,13 +229,9 @@ def candidates(asked: Asked) -> dict[str, Callable[[], MatrixKernel]]:
     if asked.n_vectors <= MOST_OF_TURNS:
         found["turns"] = partial(_kernel_of_turns, asked)
     if walks(asked):
-        found["walk"] = partial(_walking_kernel, asked)
-    first = _name(layouts[0])
-    if "walk" in found and matmat_kernels.walks_first(asked.rows):
-        first = "walk"
-    elif matmat_kernels.takes_turns_first(asked.rows, asked.n_vectors):
-        first = "turns"
-    return {first: found.pop(first), **found}
+        walk = {"walk": partial(_walking_kernel, asked)}
+        found = walk | found if asked.t.shape[0] >= MANY_ROWS else found | walk
+    return found
 
 
 def _name(layout: tuple[int, int]) -> str:
@@ -264,8 +256,7 @@ def rows_layouts(n_vectors: int, n_rows: int) -> list[tuple[int, int]]:
         found = [(lanes, -(-n_vectors // (lanes * -(-n_vectors // (lanes * MOST_VECTORS))))) for lanes in (fitting, 8)]
         return list(dict.fromkeys(found))
     wide, narrow = ((16, 4), (WARP, 2)) if n_vectors > WARP else ((8, 4), (16, 2))
-    found = [wide, narrow] if n_rows >= MANY_ROWS else [narrow, wide]
-    return list(dict.fromkeys([*found, (8, 4)]))
+    return [wide, narrow] if n_rows >= MANY_ROWS else [narrow, wide]
 
 
 def rows_sharers(asked: Asked, layout: tuple[int, int]) -> int:

@@ -43,9 +43,9 @@ STEPS_IN_L2, STEPS_BEYOND = 1024, 256
 L2_FOR_X = 0.75  # the rest of L2 is for A and Y
 #: Threads that a multiprocessor holds otherwise, and nonzeros from which a matrix is not small.
 MATRIX_THREADS, SMALL = 1024, 1_500_000
-#: An array with more chunks than k columns should have gets chunks for the last of these numbers of columns that X has; with
+#: An array with more chunks than k columns should have gets chunks for the last power of two in this range that k reaches; with
 #: fewer columns it keeps its own.
-COLUMNS = (4, 8, 16, 32, 64, 128, 256)
+FEWEST_COLUMNS, MOST_COLUMNS = 4, 256
 #: Bytes of a row of X, at most. Kernels count them in 32 bits.
 MOST_ROW_BYTES = 2_000_000_000
 MATRIX_STEPS = 96  # that a chunk should have otherwise
@@ -102,8 +102,8 @@ def product(tables: CVRTables, dtype: np.dtype, nonzeros: Callable[[], CSR], con
         if k * dtype.itemsize > MOST_ROW_BYTES:
             most = MOST_ROW_BYTES // dtype.itemsize
             raise ValueError(f"X must have at most {most:,} columns of {dtype}; got {k:,}. Multiply parts of its columns")
-        columns = max((columns for columns in COLUMNS if columns <= k), default=None)
-        is_right = columns is None or n_chunks <= max(wanted(columns), wanted(k))
+        columns = min(1 << k.bit_length() - 1, MOST_COLUMNS)
+        is_right = k < FEWEST_COLUMNS or n_chunks <= max(wanted(columns), wanted(k))
         number = n_chunks if is_right else wanted(columns)
         cut = cut_rows.cut(t, k * dtype.itemsize, number, nonzeros) if is_small and number else None
         if cut is not None:

@@ -57,7 +57,7 @@ def fastest(candidates: Sequence[Candidate], table: cupy.ndarray, key: Hashable)
 
     def counting(x, y, alpha, beta):
         nonlocal run, n_left
-        if n_left:
+        if n_left > 0:  # threads may count at once
             n_left = 0 if is_at_once() else n_left - 1
             if not n_left and cupy.cuda.get_current_stream().is_capturing():  # to time is to wait for the device
                 n_left = 1

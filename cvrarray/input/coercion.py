@@ -240,7 +240,7 @@ def _with_index_dtype(csr: CSR) -> CSR:
 
 def _on(target: devices.Device | None, device: devices.Device, *arrays: Any) -> tuple[devices.Device, tuple[Any, ...]]:
     """`arrays`, which are on `device`, on a GPU `target` if they are in host memory."""
-    if target is None or target.kind == device.kind or device.kind != "cpu":
+    if device.kind != "cpu" or target is None or target.kind == "cpu":
         return device, arrays
     return target, tuple(devices.move(array, target) for array in arrays)
 
