@@ -339,7 +339,7 @@ class BBCSRArray(FormatArray):
         value, column, bins = sample.value_bytes, sample.column_bytes, sample.shape[0] / WARP
         if not sample.nnz:
             return {"bbcsr1": (sample.padded * value, 1.0)}
-        found = {"bbcsr1": (sample.padded * (value + column) + bins * 24, 1.0)}
+        found = {f"bbcsr{size}": (sample.padded * (value + column / size) + bins * 24, 1.0) for size in (1, *sample.whole)}
         windows = sample.windows
         # what blocks take that hold nothing else
         least = {size: n * size * sample.scale * (value + column / size) for size, n in windows.single_rows.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, Self
 from weakref import WeakValueDictionary
@@ -44,6 +44,7 @@ class Sample(NamedTuple):
     scale: float  # nonzeros of the matrix over those of the window
     column_bytes: float  # bytes that a column takes on average, in tiles that store 16-bit offsets where they can
     exact: bool  # whether sizes that cannot win are wanted too
+    whole: Sequence[int]  # block sizes that windows do not count, by which all of the matrix is in blocks without holes
 
 
 class _OnDemand:

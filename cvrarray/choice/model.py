@@ -8,6 +8,7 @@ were measured and are constants on the formats' pages: see ``docs/measurements/c
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -202,12 +203,9 @@ def looked_at(csr: CSR, exact: bool) -> tuple[Statistics, CSR]:
         if exact and n_rows:
             lengths = device.xp.diff(csr.indptr)
             median, std = float(device.xp.median(lengths)), float(lengths.std())
-        fill, tables = _model(windows, csr, padded, exact)
-        for size in WHOLE_SIZES[device.kind]:
-            if csr.nnz and not any(n % size for n in (*csr.shape, shortest, longest)) and _has_whole_blocks(csr, size):
-                column = csr.indices.dtype.itemsize - _narrow(windows) * (csr.indices.dtype.itemsize - 2)
-                tables[f"bbcsr{size}"] = int(padded * (csr.data.dtype.itemsize + column / size) + -(-n_rows // WARP) * 24)
-                fill[size] = 1.0
+        divided = math.gcd(*csr.shape, shortest, longest) if csr.nnz else 1
+        whole = [size for size in WHOLE_SIZES[device.kind] if divided % size == 0 and _has_whole_blocks(csr, size)]
+        fill, tables = _model(windows, csr, padded, exact, whole)
     if getattr(windows, "measured", None) is not None:
         csr = csr._replace(seen=csr.seen._replace(measured=windows.measured))
     found = Statistics(
@@ -367,8 +365,10 @@ def _narrow(windows: Any) -> float:
     return float(windows.narrow / max(1, windows.nnz))
 
 
-def _model(windows: Any, csr: CSR, padded: int, exact: bool) -> tuple[dict[int, float], dict[str, int]]:
-    """Block fill and table bytes of every format of `csr`, modelled from `windows`; `padded` slots in blocks of 1."""
+def _model(
+    windows: Any, csr: CSR, padded: int, exact: bool, whole: Sequence[int] = ()
+) -> tuple[dict[int, float], dict[str, int]]:
+    """Block fill and table bytes of every format, modelled from `windows` of `csr`; `padded` and `whole` are as in Sample."""
     index, narrow = csr.indices.dtype.itemsize, _narrow(windows)
     sample = Sample(
         windows=windows,
@@ -380,6 +380,7 @@ def _model(windows: Any, csr: CSR, padded: int, exact: bool) -> tuple[dict[int, 
         scale=csr.nnz / max(1, windows.nnz),
         column_bytes=2 * narrow + index * (1 - narrow),
         exact=exact,
+        whole=whole,
     )
     tables: dict[str, int] = {}
     fill: dict[int, float] = {}
