@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     if args.report is not None:
         folder = Path(args.report)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "foreign.json").write_text(json.dumps(report, indent=1) + "\n")
+        (folder / "foreign.json").write_text(json.dumps(report) + "\n")
         (folder / "foreign.md").write_text(page(report))
     return 0
 
