@@ -85,7 +85,7 @@ def opened(path: str, group: str | None, max_bytes: int | str | None = None) -> 
         with _naming(path):
             place = group if group is not None else "" if _is_matrix(root) else "X"
             place = "/".join(part for part in place.split("/") if part)
-            matrix = Matrix(path, root, place, limits.Limit(_size(path, place), max_bytes))
+            matrix = Matrix(path, root, place, max_bytes)
         yield matrix
 
 
@@ -98,12 +98,16 @@ class Matrix:
     root : h5py.File, zarr.Group or zarr.Array
     place : str
         Names from the root on, joined by ``"/"``.
-    limit : Limit
-        What may be asked for.
+    max_bytes : int or str, optional
+        What may be asked for, as :class:`Limit` takes it.
     """
 
-    def __init__(self, path: str, root: Any, place: str, limit: limits.Limit):
-        self.place, self._root, self._limit = place, root, limit
+    def __init__(self, path: str, root: Any, place: str, max_bytes: int | str | None):
+        files = _statuses(path, place)
+        size, changed = sum(file.st_size for file in files), max((file.st_mtime_ns for file in files), default=0)
+        self.place, self._root, self._limit = place, root, limits.Limit(size, max_bytes)
+        #: What tells it from others, and from itself after a change.
+        self.name = f"{os.path.basename(path)}, group {place or '/'}, {size} bytes of {changed}"
         found = _at(root, place)
         if found is None:
             there = ", ".join(islice(_matrices(root), 20)) or "(none)"
@@ -118,9 +122,9 @@ class Matrix:
                 self.shape = _shape(found)
                 self._indptr, self._indices, self._data = (_member(found, name) for name in ("indptr", "indices", "data"))
             self.dtype = coercion.check_dtype(self._data.dtype)
-            limit.require_matrix(self.shape, 0, "shape")
+            self._limit.require_matrix(self.shape, 0, "shape")
             if self.encoding == "array":
-                limit.require(self.shape[1] * self._data.dtype.itemsize, "a row needs")
+                self._limit.require(self.shape[1] * self._data.dtype.itemsize, "a row needs")
             else:
                 self.indptr = self._offsets()
 
@@ -233,12 +237,12 @@ def _naming(subject: str) -> Iterator[None]:
         raise ValueError(f"{subject}: cannot be read ({type(error).__name__}: {error})") from error
 
 
-def _size(path: str, place: str) -> int:
-    """Bytes of the file, of Zarr those of the group."""
+def _statuses(path: str, place: str) -> list[os.stat_result]:
+    """What the system says of the file, or of the files of a Zarr group."""
     if not os.path.isdir(path):
-        return os.stat(path).st_size
+        return [os.stat(path)]
     folders = os.walk(os.path.join(path, place))
-    return sum(os.stat(os.path.join(folder, name)).st_size for folder, _, names in folders for name in names)
+    return [os.stat(os.path.join(folder, name)) for folder, _, names in folders for name in names]
 
 
 def _at(root: Any, place: str) -> Any:
