@@ -43,6 +43,9 @@ _FRAMES = {
 }  # fmt: skip
 
 
+Piece = tuple[np.ndarray, np.ndarray, np.ndarray]  # row, col, val
+
+
 class Names(NamedTuple):
     """What rows and columns are called: arrays of as many texts, or None."""
 
@@ -157,13 +160,14 @@ class Matrix:
         """All of it as canonical CSR."""
         with _naming(self._subject):
             if self.encoding == "array":
-                found, n = list[tuple[np.ndarray, ...]](), 0
+                found, n = list[Piece](), 0
                 for piece in self._dense_pieces():
                     found.append(piece)
                     n += piece[0].size
                     self._limit.require_matrix(self.shape, n, "data")
                     update(n)
-                return coercion.from_triplets(*map(np.concatenate, zip(*found, strict=True)), self.shape)
+                row, col, val = map(np.concatenate, zip(*found, strict=True))
+                return coercion.from_triplets(row, col, val, self.shape)
             n = int(self.indptr[-1])
             self._limit.require_matrix(self.shape, n, "data")
             indices, data = (_taken(array, 0, n, update) for array in (self._indices, self._data))
@@ -177,12 +181,12 @@ class Matrix:
             indices, data = (_taken(array, start, stop) for array in (self._indices, self._data))
             return coercion.from_parts(self.indptr[first : last + 1] - start, indices, data, (last - first, self.shape[1]))
 
-    def pieces(self) -> Iterator[tuple[np.ndarray, ...]]:
+    def pieces(self) -> Iterator[Piece]:
         """All entries, of about PIECE bytes at a time: (row, col, val), of a CSC in its order, column by column."""
         with _naming(self._subject):
             yield from self._dense_pieces() if self.encoding == "array" else self._column_pieces()
 
-    def _column_pieces(self) -> Iterator[tuple[np.ndarray, ...]]:
+    def _column_pieces(self) -> Iterator[Piece]:
         indptr, step = self.indptr, PIECE // self.dtype.itemsize
         for start in range(0, max(1, int(indptr[-1])), step):
             stop = min(start + step, int(indptr[-1]))
@@ -192,7 +196,7 @@ class Matrix:
             columns = np.repeat(np.arange(first, first + counts.size), counts)
             yield _taken(self._indices, start, stop), columns, _taken(self._data, start, stop)
 
-    def _dense_pieces(self) -> Iterator[tuple[np.ndarray, ...]]:
+    def _dense_pieces(self) -> Iterator[Piece]:
         step = max(1, PIECE // max(1, self.shape[1] * self.dtype.itemsize))
         chunk = (getattr(self._data, "chunks", None) or (1,))[0]
         step = max(1, step // chunk) * chunk if chunk <= 2 * step else step

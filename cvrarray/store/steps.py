@@ -48,8 +48,12 @@ Step = Cast | Apply
 class Functions:
     """What a store has of NumPy's elementwise functions: each gives the same store with one more step."""
 
-    shape: tuple[int, int]
     _target: devices.Device
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n_rows, n_cols)."""
+        raise NotImplementedError
 
     def _with(self, step: Step) -> Self:
         raise NotImplementedError
@@ -72,7 +76,7 @@ class Functions:
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> Any:
         if ufunc is np.matmul and method == "__call__" and not keywords:
             left, right = inputs
-            return self @ right if left is self else self.__rmatmul__(left)  # type: ignore[operator, attr-defined]
+            return self @ right if left is self else self.__rmatmul__(left)  # type: ignore[attr-defined]
         if any(type(value).__module__.startswith("dask.") for value in inputs):
             return NotImplemented
         if method != "__call__" or keywords.keys() - {"dtype", "casting"}:
@@ -127,7 +131,7 @@ def apply(
     ValueError
         An operand does not broadcast to the shape.
     """
-    if operands.count(...) > 1:
+    if sum(value is ... for value in operands) > 1:
         raise TypeError(f"numpy.{ufunc.__name__} of a store and itself is not offered. Use numpy.square or 2 * A, or panel(k)")
     taken = []
     for value in operands:
