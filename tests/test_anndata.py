@@ -37,10 +37,16 @@ def opened(folder: Path, backend: str):
 
 def put_array(group, name, values, **how):
     """An array of numbers or texts."""
+    values = np.asarray(values)
+    if values.dtype.kind in "UO":  # texts of any length
+        if isinstance(group, h5py.Group):
+            return group.create_dataset(name, data=values.astype(object), dtype=h5py.string_dtype())
+        array = group.create_array(name, shape=values.shape, dtype=str)
+        array[...] = values
+        return array
     if isinstance(group, h5py.Group):
-        kind = {"dtype": h5py.string_dtype()} if np.asarray(values).dtype.kind in "UO" else {}
-        return group.create_dataset(name, data=np.asarray(values, object) if kind else values, **kind, **how)
-    return group.create_array(name, data=np.asarray(values), **how)
+        return group.create_dataset(name, data=values, **how)
+    return group.create_array(name, data=values, **how)
 
 
 def put_matrix(root, place, S, how="csr", index=None, **chunks):
@@ -365,7 +371,7 @@ BAD = {
     "rows": (attributes(shape=[41, 30]), r"\(csr_matrix\): indptr must have n_rows \+ 1 = 42 entries; got 41"),
     "columns": (attributes(shape=[40, 3]), r"\(csr_matrix\).*: indices must lie in \[0, 3\)"),
     "many rows": (attributes(shape=[1 << 40, 30]), r"\(csr_matrix\): shape: 1099511627776 rows need .* limit"),
-    "no indices": (change(indices=None), r"\(csr_matrix\): must have an array indices; it has data, indptr"),
+    "no indices": (change(indices=None), r"\(csr_matrix\): must have an array indices; it has (data, indptr|indptr, data)"),
     "indices short": (change(indices=S.indices[1:]), r"indices and data must have one length"),
     "index negative": (change(indices=S.indices - 1), r"indices must lie in \[0, 30\), the columns; got -1"),
     "index float": (change(indices=S.indices * 1.0), r"\(csr_matrix\): indices must hold integers; got float64"),
@@ -374,7 +380,7 @@ BAD = {
     "decreases": (change(indptr=np.r_[0, 9, 5, S.indptr[3:]]), r"indptr must never decrease; it does from row 1 to 2"),
     "ends late": (change(indptr=np.r_[S.indptr[:-1], S.nnz + 7]), r"indptr must end with the number of nonzeros"),
     "data of 2-D": (change(data=S.data[:, None]), r"data: must be an array of 1 dimensions"),
-    "data of texts": (change(data=["a"] * S.nnz), r"\(csr_matrix\): values must be"),
+    "data of texts": (change(data=["a"] * S.nnz), r"\(csr_matrix\): data must hold numbers"),
     "data a group": (lambda root: (change(data=None)(root), root["X"].create_group("data")), r"data: must be an array"),
     "names": (lambda root: put_frame(root, "obs", CELLS[1:]), r"names in obs: must be as many as the matrix has, 40; got 39"),
     "names not there": (lambda root: root.create_group("var"), r"names in var: must have the array '_index'"),
@@ -442,6 +448,7 @@ def test_no_hdf5_file(tmp_path):
         to_store(S, tmp_path / "m.store", group="X")
 
 
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", [".zgroup", "zarr.json"])
 @pytest.mark.parametrize("content", ["", "{}", "[]", "null", '{"zarr_format": 2}', '{"zarr_format": 3, "node_type": 7}'])
 def test_zarr_of_broken_metadata(name, content, tmp_path):
@@ -472,8 +479,8 @@ def test_arrays_that_promise_much(tmp_path):
         group = root.create_group(place)
         group.attrs.update({"encoding-type": "csr_matrix", "shape": (n_rows, 4)})
         for name, size in (("indptr", n_rows + 1), ("indices", n_entries), ("data", n_entries)):
-            group.create_dataset(name, (size,), "i4", chunks=(1 << 20,))
-    root["entries/indptr"][...] = np.array([0, 1, 2, (1 << 31) - 1])
+            group.create_dataset(name, (size,), "i8", chunks=(min(size, 1 << 20),))
+    root["entries/indptr"][...] = np.array([0, 1, 2, 1 << 40])
     root.create_dataset("dense", (3, 1 << 40), "f8", chunks=(1, 1 << 20))
     close(root)
     for place in ("entries", "rows", "dense"):

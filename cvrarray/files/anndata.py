@@ -124,6 +124,8 @@ class Matrix:
             else:
                 self.shape = _shape(found)
                 self._indptr, self._indices, self._data = (_member(found, name) for name in ("indptr", "indices", "data"))
+            if self._data.dtype.kind not in "biufc":
+                raise ValueError(f"data must hold numbers; got {self._data.dtype}")
             self.dtype = coercion.check_dtype(self._data.dtype)
             self._limit.require_matrix(self.shape, 0, "shape")
             if self.encoding == "array":
@@ -209,9 +211,7 @@ class Matrix:
         """What its rows and columns are called in the file."""
         *above, last = self.place.split("/")
         base, kind = (above, "X") if last == "X" else (above[:-1], above[-1] if above else "")
-        along, across = (
-            self._index(base, frame, n) for frame, n in zip(_FRAMES.get(kind, ("", "")), self.shape, strict=True)
-        )
+        along, across = (self._index(base, frame, n) for frame, n in zip(_FRAMES.get(kind, ("", "")), self.shape, strict=True))
         return Names(along, across)
 
     def _index(self, base: list[str], frame: str, n: int) -> np.ndarray | None:

@@ -127,7 +127,7 @@ def apply(
     Raises
     ------
     TypeError
-        An operand is neither a scalar nor a dense array, or the function takes no dense one.
+        An operand is neither a number nor a dense array, or the function takes no dense one.
     ValueError
         An operand does not broadcast to the shape.
     """
@@ -135,11 +135,12 @@ def apply(
         raise TypeError(f"numpy.{ufunc.__name__} of a store and itself is not offered. Use numpy.square or 2 * A, or panel(k)")
     taken = []
     for value in operands:
+        if isinstance(value, list | tuple):
+            value = device.xp.asarray(value)
+        is_dense = coercion.package(value) in ("numpy", "cupy") or isinstance(value, int | float | complex)
+        if value is not ... and not is_dense:
+            raise TypeError(f"an operand of a store must be a number or a dense array; got {type(value).__name__}")
         if value is not ... and np.ndim(value):
-            if isinstance(value, list | tuple):
-                value = device.xp.asarray(value)
-            if coercion.package(value) not in ("numpy", "cupy"):
-                raise TypeError(f"an operand of a store must be a scalar or a dense array; got {type(value).__name__}")
             if ufunc not in OF_DENSE:
                 raise TypeError(
                     f"numpy.{ufunc.__name__} of a store and a dense array is not offered: only multiply and divide are. "
