@@ -322,6 +322,9 @@ def test_panels_are_read_as_they_come(tmp_path, monkeypatch):
     assert len(spans) == stored.n_panels - written > 4
     assert_same_csr(whole(stored), big)
     assert stored.row_names[-1] == "cell 3999"
+    spans.clear()
+    to_store(path, store, device="cpu", chunks="50 kB", resume=True)
+    assert not spans
     os.utime(path, ns=(1, 1))
     with pytest.raises(ValueError, match="only for the same source"):
         to_store(path, store, device="cpu", chunks="50 kB", resume=True)

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -161,12 +162,12 @@ def _from_anndata(
     with shown("writing", len(rows) - 1, "panels") as update:
         with Writer(lock, matrix.shape[1], rows, source=name, **common) as writer, ThreadPoolExecutor(1) as pool:
             missing = writer.missing()
-            ahead = [pool.submit(matrix.rows, *rows[k : k + 2]) for k in missing[:1]]
-            for k, after in zip(missing, [*missing[1:], None], strict=True):
+            reads = (pool.submit(matrix.rows, *rows[k : k + 2]) for k in missing)  # begun when it is asked for
+            ahead = list(islice(reads, 1))
+            for k in missing:
                 update(k)
                 csr = ahead.pop().result()
-                if after is not None:  # read while this one is converted and written
-                    ahead.append(pool.submit(matrix.rows, *rows[after : after + 2]))
+                ahead.extend(islice(reads, 1))  # the next panel is read while this one is converted and written
                 writer.write(k, csr)
 
 
