@@ -382,6 +382,7 @@ BAD = {
     "begins late": (change(indptr=S.indptr + 1), r"indptr must begin with 0; got 1"),
     "decreases": (change(indptr=np.r_[0, 9, 5, S.indptr[3:]]), r"indptr must never decrease; it does from row 1 to 2"),
     "ends late": (change(indptr=np.r_[S.indptr[:-1], S.nnz + 7]), r"indptr must end with the number of nonzeros"),
+    "ends early": (change(indptr=np.r_[S.indptr[:-1], S.nnz - 1]), r"indptr must end with the number of nonzeros"),
     "data of 2-D": (change(data=S.data[:, None]), r"data: must be an array of 1 dimensions"),
     "data of texts": (change(data=["a"] * S.nnz), r"\(csr_matrix\): data must hold numbers"),
     "data a group": (lambda root: (change(data=None)(root), root["X"].create_group("data")), r"data: must be an array"),
@@ -411,6 +412,18 @@ def test_refused(name, backend, tmp_path):
         to_store(path, tmp_path / "m.store", device="cpu")
     assert not (tmp_path / "m.store").exists() or not list((tmp_path / "m.store").glob("0*"))
     assert not [name for name in os.listdir(tmp_path) if "spool" in name]
+
+
+@pytest.mark.parametrize("row", [-1, 40])
+def test_rows_out_of_range_by_columns(row, tmp_path):
+    path, root = opened(tmp_path, "h5ad")
+    group = put_matrix(root, "X", S, "csc")
+    group["indices"][77] = row
+    close(root)
+    for read in (cvrarray.read, lambda path: to_store(path, tmp_path / "m.store", device="cpu")):
+        with pytest.raises(ValueError, match=rf"a\.h5ad: group X \(csc_matrix\): .*in \[0, 40\).*; got {row} at position 77"):
+            read(path)
+    assert not (tmp_path / "m.store").exists()
 
 
 def test_codes_out_of_range(tmp_path):

@@ -149,7 +149,7 @@ class Matrix:
             raise ValueError(f"indptr must begin with 0; got {indptr[0]}")
         if falls.size:
             raise ValueError(f"indptr must never decrease; it does from {along[:-1]} {falls[0]} to {falls[0] + 1}")
-        if indptr[-1] > self._data.shape[0]:
+        if indptr[-1] != self._data.shape[0]:
             raise ValueError(f"indptr must end with the number of nonzeros, {self._data.shape[0]}; got {indptr[-1]}")
         return np.asarray(indptr)
 
@@ -196,7 +196,12 @@ class Matrix:
             last = int(np.searchsorted(indptr, stop, "left"))
             counts = np.diff(indptr[first : last + 1].clip(start, stop))
             columns = np.repeat(np.arange(first, first + counts.size), counts)
-            yield _taken(self._indices, start, stop), columns, _taken(self._data, start, stop)
+            rows, values = _taken(self._indices, start, stop), _taken(self._data, start, stop)
+            bad = np.flatnonzero((rows < 0) | (rows >= self.shape[0]))
+            if bad.size:
+                what = f"got {rows[bad[0]]} at position {start + bad[0]}"
+                raise ValueError(f"indices must lie in [0, {self.shape[0]}), the rows; {what}")
+            yield rows, columns, values
 
     def _dense_pieces(self) -> Iterator[Piece]:
         step = max(1, PIECE // max(1, self.shape[1] * self.dtype.itemsize))
