@@ -187,3 +187,28 @@ def test_a_store_with_functions_is_another(path):
     S.close()
     assert M.resident_bytes > 0 == S.resident_bytes
     assert M != S and len({M, S}) == 2
+
+
+def test_what_functions_make_is_written_to_a_store_of_its_own(path, device, tmp_path):
+    """In the same panels, with the same names; gone on with for the same functions alone."""
+    array = cvrarray.CVRArray(matrix(SHAPE, 0.1), device=device)
+    array.column_names = [f"gene {k}" for k in range(SHAPE[1])]
+    to_store(array, path, chunks="6 kB", device=device)
+    S, other = Stored(path, device=device), tmp_path / "other.store"
+    M = np.log1p(S * put(ROWS, device))
+    to_store(M, other, device=device)
+    N = Stored(other, device=device)
+    N.check()
+    assert (N.rows, N.dtype, N.format, N.row_names) == (S.rows, M.dtype, S.format, None)
+    assert N.column_names.tolist() == array.column_names
+    for k in range(S.n_panels):
+        np.testing.assert_array_equal(get(N.panel(k).todense()), get(M.panel(k).todense()))
+    to_store(M, other, device=device, resume=True)
+    with pytest.raises(ValueError, match="only for the same source"):
+        to_store(np.log1p(S * put(2 * ROWS, device)), other, device=device, resume=True)
+    to_store(S.astype(np.float32), other, device=device, overwrite=True, format="bbcsr", block_size=2)
+    assert Stored(other, device=device).format == "bbcsr" and Stored(other, device=device).dtype == np.float32
+    for how in ({"overwrite": True}, {"resume": True}):
+        with pytest.raises(ValueError, match="must not be read from the same store"):
+            to_store(M, path, device=device, **how)
+    S.check()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -21,6 +22,7 @@ from ..files.guards import BLOCK, naming, uncompressed
 from ..input import coercion, partition
 from . import layout, spool
 from .lock import WriterLock, beside
+from .stream import Stored
 from .writer import Writer
 
 _NOT_PARAMETERS = ("format", "device", "resume", "overwrite", "values", "names")  # of a format's class
@@ -50,13 +52,14 @@ def to_store(
 
     Parameters
     ----------
-    source : dask array, path, iterable of pieces, or any matrix that :func:`cvrarray.asarray` takes
+    source : dask array, path, Stored, iterable of pieces, or any matrix that :func:`cvrarray.asarray` takes
         A dask array's rows of chunks are the panels; its chunks may be of ours, pydata COO, SciPy, CuPy or dense. It is
         computed by Dask's scheduler; with several machines `path` must be on a disk that they share.
         A path is that of a Matrix Market file (plain, gzip or bzip2) or of an HDF5 file or a Zarr hierarchy of AnnData's,
         which are read in pieces, or of any other file that :func:`cvrarray.read` takes, which is read whole. Of AnnData's
         a `csr_matrix` is read panel by panel; a `csc_matrix` and a dense array are set aside by rows on the disk first,
         16 bytes and more an entry beside the store. Names of cells and genes are kept: see :attr:`Stored.row_names`.
+        A :class:`Stored` is written with its functions applied, in its panels: ``to_store(np.log1p(S), path)``.
         Pieces are triplets (row, col, val) of arrays, with `shape` given: any order, duplicates are summed.
     path : str or os.PathLike[str]
         A folder that does not exist yet, by convention ``*.store``.
@@ -65,8 +68,8 @@ def to_store(
     group : str, optional
         Of an HDF5 file or a Zarr hierarchy, as for :func:`cvrarray.read`.
     chunks : int or str
-        Bytes of a panel, such as ``"512 MiB"``; ``"auto"`` is 256 MiB. For a dask array its own chunks count: rechunk
-        it.
+        Bytes of a panel, such as ``"512 MiB"``; ``"auto"`` is 256 MiB. For a dask array its own chunks count, of a
+        `Stored` its panels: rechunk the former.
     format, device, **parameters
         As for :func:`cvrarray.asarray`; ``"auto"`` chooses what suits the first panel, and all are made so.
     resume : bool
@@ -110,6 +113,8 @@ def to_store(
         try:
             if shape is not None:
                 _from_pieces(iter(source), coercion.check_shape(shape), lock, bytes_of_panel, name, common)
+            elif isinstance(source, Stored):
+                _from_stored(source, lock, name, common)
             elif hasattr(source, "__dask_graph__"):
                 _from_dask(source, lock, name or source.name, common)
             elif isinstance(source, str | os.PathLike):
@@ -176,6 +181,21 @@ def _cutting(common: dict[str, Any]) -> tuple[int | None, int]:
     size = block_size(common["format"], common)
     align = math.lcm(*BLOCK_SIZES) if common["format"] == "auto" else size or 1  # any that may be chosen
     return size, partition.alignment(align)
+
+
+def _from_stored(source: Stored, lock: WriterLock, name: str | None, common: dict[str, Any]) -> None:
+    """Another store, with what its functions make of its panels; these stay as they are cut."""
+    if os.path.realpath(source.path) == lock.path:
+        raise ValueError(f"what is written must not be read from the same store; got {lock.path}. Write to another")
+    if common["format"] == "auto":
+        common = {**common, "format": source.format, **source._root.parameters}
+    name = name or f"store {source._root.id}, functions {layout.checksum(pickle.dumps(source._steps))}"
+    names = source.row_names, source.column_names
+    with shown("writing", source.n_panels, "panels") as update:
+        with Writer(lock, source.shape[1], source.rows, source=name, names=names, **common) as writer:
+            for k in writer.missing():
+                update(k)
+                writer.write(k, source.panel(k))
 
 
 def _named(source: str, pieces: Iterator[Any]) -> Iterator[Any]:

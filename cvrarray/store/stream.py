@@ -175,13 +175,35 @@ class Stored(steps.Functions):
 
     @property
     def row_names(self) -> np.ndarray | None:
-        """(n_rows,) what rows are called, texts: of cells, where the store was made of a file of AnnData's; else None."""
+        """(n_rows,) what rows are called, texts: of cells, where the store was made of a file of AnnData's; else None.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            The file with the names is missing or damaged.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray(np.eye(3), device="cpu")
+        >>> import tempfile
+        >>> A.row_names = ["cell 1", "cell 2", "cell 3"]
+        >>> named = tempfile.mkdtemp() + "/named.store"
+        >>> cvrarray.to_store(A, named, device="cpu")
+        >>> cvrarray.Stored(named, device="cpu").row_names
+        array(['cell 1', 'cell 2', 'cell 3'], dtype=object)
+        """
         names = self._names[0]
         return None if names is None else names[: self.shape[0]]
 
     @property
     def column_names(self) -> np.ndarray | None:
-        """(n_cols,) what columns are called, such as genes, or None."""
+        """(n_cols,) what columns are called, such as genes, or None; as :attr:`row_names`.
+
+        Examples
+        --------
+        >>> cvrarray.Stored(path, device="cpu").column_names is None
+        True
+        """
         return self._names[1]
 
     @functools.cached_property

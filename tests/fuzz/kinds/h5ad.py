@@ -1,4 +1,4 @@
-"""AnnData's ``.h5ad``: groups whose arrays and shape were changed, read whole and to a store. (The bytes of HDF5 are h5py's.)"""
+"""AnnData's ``.h5ad``: groups whose arrays and shape were changed, read whole and to a store. (Bytes of HDF5 are h5py's.)"""
 
 from __future__ import annotations
 
