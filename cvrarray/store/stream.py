@@ -334,7 +334,7 @@ class Stored(steps.Functions):
         """The first row, if there is one, as if it had no entries: what dtype and errors are found by."""
         with self._target.use():
             csr = coercion.without_entries((min(1, self.shape[0]), self.shape[1]), self.dtype, self._target.xp)
-            return formats.named(self.format)(csr, **self._root.parameters)
+            return formats.named(self.format)(csr, device=str(self._target), **self._root.parameters)
 
     def _mapped(self, panel: SparseArray, k: int) -> SparseArray:
         """Panel `k` as it is on the disk, with all steps applied."""
