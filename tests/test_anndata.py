@@ -498,8 +498,12 @@ def test_arrays_that_promise_much(tmp_path):
             group.create_dataset(name, (size,), "i8", chunks=(min(size, 1 << 20),))
     root["entries/indptr"][...] = np.array([0, 1, 2, 1 << 40])
     root.create_dataset("dense", (3, 1 << 40), "f8", chunks=(1, 1 << 20))
+    group = root.create_group("columns")
+    group.attrs.update({"encoding-type": "csc_matrix", "shape": (3, 1 << 27)})
+    for name, size in (("indptr", (1 << 27) + 1), ("indices", 5), ("data", 5)):
+        group.create_dataset(name, (size,), "i8", chunks=(5,))
     close(root)
-    for place in ("entries", "rows", "dense"):
+    for place in ("entries", "rows", "dense", "columns"):
         with pytest.raises(ValueError, match=rf"group {place} .*limit for a file"):
             cvrarray.read(path, group=place)
 

@@ -136,6 +136,7 @@ class Matrix:
     def _offsets(self) -> np.ndarray:
         """(rows + 1,) int64, of a CSC (columns + 1,): checked."""
         along, n = ("rows", self.shape[0]) if self.encoding == "csr_matrix" else ("columns", self.shape[1])
+        self._limit.require(limits.ROW_BYTES * n, f"shape: {n} {along} need")
         if self._indptr.shape[0] != n + 1:
             raise ValueError(f"indptr must have n_{along} + 1 = {n + 1} entries; got {self._indptr.shape[0]}")
         if self._indices.shape != self._data.shape:
@@ -281,8 +282,8 @@ def _is_matrix(item: Any) -> bool:
 
 
 def _matrices(root: Any, depth: int = 2) -> Iterator[str]:
-    """Places of matrices, in groups of groups at most."""
-    for name in islice(() if _is_array(root) else root, 1000):
+    """Places of matrices, in groups of groups at most, and among the first names of each."""
+    for name in islice(() if _is_array(root) else root, 50):
         item = _at(root, name)
         if item is not None and _is_matrix(item):
             yield name
