@@ -16,7 +16,7 @@ import cvrarray
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "cvrarray"
 MODULES = sorted(".".join(path.relative_to(ROOT).with_suffix("").parts) for path in PACKAGE.rglob("*.py"))
-HEAVY = ("torch", "dask", "cupy", "numba", "scipy", "sparse", "matplotlib", "tqdm", "skfem")
+HEAVY = ("h5py", "zarr", "torch", "dask", "cupy", "numba", "scipy", "sparse", "matplotlib", "tqdm", "skfem")
 
 LAYERS = [  # a module imports from its own layer and from those before it
     {"core"},

@@ -55,12 +55,50 @@ def write_dask(path, **how):
         to_store(dask_source(NEW, (100, 40)), path, device="cpu", format="cvr", **how)
 
 
+def write_h5ad(path, **how):
+    to_store(Path(path).parent.parent / "new.h5ad", path, **HOW, **how)
+
+
+def write_h5ad_by_columns(path, **how):
+    to_store(Path(path).parent.parent / "new.h5ad", path, group="layers/by columns", **HOW, **how)
+
+
 def overwriting(write):
     return lambda path, **how: write(path, **(how or {"overwrite": True}))
 
 
 def old_store(path):
     to_store(OLD, path, **HOW)
+
+
+def old_store_with_names(path):
+    array = cvrarray.CVRArray(OLD, device="cpu")
+    array.row_names, array.column_names = names(OLD)
+    to_store(array, path, **HOW)
+
+
+def names(csr):
+    """Of rows and of columns."""
+    return tuple([f"{axis} {k}" for k in range(n)] for axis, n in zip(("cell", "gene"), csr.shape, strict=True))
+
+
+def write_new_h5ad(path):
+    """The new matrix by rows and by columns, and names."""
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path, "w") as root:
+        for place, csr in (("X", NEW), ("layers/by columns", NEW.tocsc())):
+            group = root.create_group(place)
+            group.attrs.update({"encoding-type": f"{csr.format}_matrix", "shape": csr.shape})
+            for name in ("indptr", "indices", "data"):
+                group.create_dataset(name, data=getattr(csr, name), chunks=(40,), compression="gzip")
+        for frame, of_axis in zip(("obs", "var"), names(NEW), strict=True):
+            root.create_group(frame).create_dataset("_index", data=of_axis, dtype=h5py.string_dtype())
+
+
+def assert_names(stored, are_there):
+    """All names, or none."""
+    for found, expected in zip((stored.row_names, stored.column_names), names(NEW), strict=True):
+        assert (found.tolist() == expected) if are_there else found is None
 
 
 class Kind(NamedTuple):
@@ -75,8 +113,12 @@ KINDS = {
     "pieces without a name": Kind(write_unnamed_pieces),
     "file": Kind(write_file),
     "dask": Kind(write_dask),
+    "h5ad": Kind(write_h5ad),
+    "h5ad by columns": Kind(write_h5ad_by_columns),
     "overwrite": Kind(overwriting(write_matrix), old_store, OLD),
     "overwrite with pieces": Kind(overwriting(write_pieces), old_store, OLD),
+    "overwrite with h5ad": Kind(overwriting(write_h5ad), old_store, OLD),
+    "overwrite h5ad": Kind(overwriting(write_matrix), old_store_with_names, OLD),
 }
 
 
@@ -110,6 +152,9 @@ def acknowledged(path):
 def test_killed_anywhere(name, tmp_path):
     kind = KINDS[name]
     mmwrite(tmp_path / "new.mtx", NEW, precision=17)
+    has_names = "h5ad" in name and kind.prepare is not old_store_with_names
+    if has_names:
+        write_new_h5ad(tmp_path / "new.h5ad")
     template = tmp_path / "template"
     template.mkdir()
     if kind.prepare:
@@ -146,6 +191,7 @@ def test_killed_anywhere(name, tmp_path):
             stored = Stored(again / "m.zarr", device="cpu")
             stored.check()
             assert_same_csr(whole(stored), NEW)
+            assert_names(stored, has_names)
             assert there.items() <= acknowledged(again / "m.zarr").items()
             assert_nothing_left(again)
     assert max(untouched, default=-1) < min(point for point in changed if point not in untouched)

@@ -36,6 +36,10 @@ class SparseArray(Methods):
     __array_priority__ = 1000.0  # before numpy.ndarray, as dask and older scipy ask
     __hash__ = None  # type: ignore[assignment]  # == is elementwise
 
+    #: What rows and columns are called, arrays of texts, where the array was read from a file that says so; else None.
+    row_names: np.ndarray | None = None
+    column_names: np.ndarray | None = None
+
     if not TYPE_CHECKING:  # a type checker should notice any name that is not there
 
         def __getattr__(self, name: str) -> Any:

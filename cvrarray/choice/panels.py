@@ -32,7 +32,7 @@ def block_size(format: str, parameters: dict[str, Any]) -> int | None:
 def panel_rows(csr: CSR, bytes_of_panel: int, block_size: int | None = None) -> list[int]:
     """The first row of each panel, and n_rows, for a matrix in BBCSR if `block_size` is given, else in CVR."""
     lengths = partition.lengths(csr)
-    if block_size is not None and csr.nnz:
+    if block_size is not None and block_size > 1 and csr.nnz:
         indptr, indices = (devices.move(part, devices.CPU) for part in csr[:2])
         blocks = _blocks_of_block_rows(indptr, indices, block_size)
         lengths = np.repeat(blocks, block_size)[: lengths.size] * block_size  # with holes

@@ -23,7 +23,9 @@ PARAMETERS = {"n_lanes": "cvr", "n_chunks": "cvr", "split": "cvr", "block_size":
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``cvrarray convert``."""
-    parser.add_argument("file", metavar="FILE", help=".mtx, .mtx.gz, .npz or .cvra")
+    parser.add_argument(
+        "file", metavar="FILE", help=".mtx, .mtx.gz, .npz, .cvra, or .h5ad::GROUP and .zarr::GROUP, such as ::layers/counts"
+    )
     parser.add_argument("out", metavar="OUT", help=".cvra, or .mtx, .mtx.gz, .npz; replaced if it is there")
     parser.add_argument("--format", choices=("auto", *FORMATS), help="default: that of FILE where it is a .cvra, else auto")
     parser.add_argument("--block-size", type=int, metavar="N", help="BBCSR: rows and columns of a block, 1 to 32")

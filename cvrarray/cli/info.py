@@ -19,7 +19,9 @@ PIXELS = 400
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``cvrarray info``."""
-    parser.add_argument("file", metavar="FILE", nargs="?", help=".mtx, .mtx.gz, .npz or .cvra, or a generated matrix")
+    parser.add_argument(
+        "file", metavar="FILE", nargs="?", help=".mtx, .mtx.gz, .npz, .cvra or .h5ad::GROUP, or a generated matrix"
+    )
     parser.add_argument(
         "--device", action="store_true", help="in place of FILE: what the choice of a format knows of the device"
     )

@@ -1,4 +1,7 @@
-"""Where the commands' matrices come from, a file or a name of :mod:`cvrarray.generate`, and where they live."""
+"""Where the commands' matrices come from, a file or a name of :mod:`cvrarray.generate`, and where they live.
+
+``cells.h5ad::layers/counts`` is the group ``layers/counts`` of the file ``cells.h5ad``.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,22 @@ def read(path: str) -> Any:
     """
     from .. import files
 
-    return files.read_csr(path)
+    file, group = _file_and_group(path)
+    return files.read_csr(file, group=group)
 
 
 def read_as_stored(path: str) -> Any:
     """As :func:`read`, but of a .cvra file the array of ours that it holds, format and parameters included."""
     from .. import files
 
-    return files.read_stored(path)
+    file, group = _file_and_group(path)
+    return files.read_stored(file, group=group)
+
+
+def _file_and_group(path: str) -> tuple[str, str | None]:
+    """``"file::group"`` as both; the group is None where none is named, or a file has such a name."""
+    file, separator, group = path.partition("::")
+    return (file, group) if separator and not Path(path).exists() else (path, None)
 
 
 def load(name: str, *, scale: str, seed: int, device: devices.Device) -> Any:
@@ -45,7 +56,7 @@ def load(name: str, *, scale: str, seed: int, device: devices.Device) -> Any:
     if name in generate.MATRICES:
         with device.use():
             return generate.build(name, scale=scale, xp=device.xp, seed=seed)
-    if not Path(name).exists():
+    if not Path(_file_and_group(name)[0]).exists():
         raise ValueError(f"{name} is no file and no generated matrix; these are {', '.join(generate.MATRICES)}")
     return place(read(name), device)
 

@@ -3,6 +3,7 @@
 ====================================  ============================================
 :mod:`cvrarray.files.matrix_market`   ``.mtx``, also compressed by gzip or bzip2
 :mod:`cvrarray.files.npz`             ``.npz`` of SciPy and of pydata/sparse
+:mod:`cvrarray.files.anndata`         AnnData's ``.h5ad``, and Zarr hierarchies
 :mod:`cvrarray.files.cvra`            ``.cvra``: ours, which is mapped into memory
 ====================================  ============================================
 
@@ -11,7 +12,7 @@ cut, damaged or dishonest is a ValueError that names the file, the fault and the
 executed (no pickles), and sizes that it claims are held against the file's length before memory is asked for: reading
 takes at most ``limits.MAX_BYTES`` (256 MiB) or 100 times the file's size, whichever is more, unless `max_bytes` or the
 environment's ``CVRARRAY_MAX_BYTES`` allows more (:class:`cvrarray.input.limits.Limit`). A MemoryError stays one.
-Refused here: what is no regular file, an archive of files, and any format but these.
+Refused here: what is no regular file (a Zarr hierarchy is a folder), an archive of files, and any format but these.
 """
 
 from __future__ import annotations
@@ -35,20 +36,33 @@ from ..core.progress import Update, shown
 from ..core.tables import CSR
 from ..input import coercion
 from ..input.limits import Limit
-from . import cvra, matrix_market, npz
+from . import anndata, cvra, matrix_market, npz
 from .guards import members, naming, uncompressed
 
 
 def read(
-    path: str | os.PathLike[str], *, format: str = "auto", device: Any = None, max_bytes: int | str | None = None
+    path: str | os.PathLike[str],
+    *,
+    group: str | None = None,
+    format: str = "auto",
+    device: Any = None,
+    max_bytes: int | str | None = None,
 ) -> SparseArray:
     """The matrix in a file as an array of ours, as :func:`cvrarray.asarray` makes it.
+
+    Of AnnData's files, the names of cells and genes are the attributes `row_names` and `column_names` of the array: arrays
+    of texts, or None. Arrays that are computed from it do not have them.
 
     Parameters
     ----------
     path
         Matrix Market, plain or compressed by gzip or bzip2; ``.npz`` of ``scipy.sparse.save_npz`` or ``sparse.save_npz``;
-        a file of :func:`save`.
+        a file of :func:`save`; AnnData's ``.h5ad`` (``pip install 'cvrarray[h5ad]'``), or the folder of a Zarr hierarchy of
+        version 2 or 3 (``'cvrarray[zarr]'``).
+    group
+        Where in an ``.h5ad`` or a Zarr hierarchy the matrix is: ``"layers/counts"``, ``"raw/X"``, ``"obsp/distances"``. It
+        is a ``csr_matrix``, a ``csc_matrix``, or a dense array, of which what is not 0 is read. Default: ``"X"``, or the
+        root where that is a matrix.
     format
         ``"auto"``, ``"cvr"`` or ``"bbcsr"``.
     device
@@ -63,7 +77,9 @@ def read(
     ------
     ValueError
         The file is damaged, not one of these or asks for more memory than `max_bytes`; the message names it and, where
-        that can be known, the line or member.
+        that can be known, the line or member, or the group and its encoding.
+    ImportError
+        h5py or zarr is not installed.
     MemoryError
         There is not enough memory.
     FileNotFoundError, IsADirectoryError, PermissionError
@@ -81,20 +97,23 @@ def read(
     ...
     ValueError: ...tall.mtx: line 2: 100000 rows need 1.6 MiB; the limit for a file of 65 bytes is 1 MiB. ...
     """
-    return asarray(_read(path, max_bytes), format=format, device=device)
+    found, names = _read(path, max_bytes, group)
+    array = asarray(found, format=format, device=device)
+    array.row_names, array.column_names = names
+    return array
 
 
-def read_csr(path: str | os.PathLike[str], *, max_bytes: int | str | None = None) -> Any:
+def read_csr(path: str | os.PathLike[str], *, group: str | None = None, max_bytes: int | str | None = None) -> Any:
     """The matrix in a file as a canonical ``scipy.sparse.csr_array``; parameters and errors of :func:`read`.
 
     Explicit zeros are kept. float16, which SciPy does not hold, becomes float32.
     """
-    return _as_scipy(_read(path, max_bytes))
+    return _as_scipy(_read(path, max_bytes, group)[0])
 
 
-def read_stored(path: str | os.PathLike[str], *, max_bytes: int | str | None = None) -> Any:
+def read_stored(path: str | os.PathLike[str], *, group: str | None = None, max_bytes: int | str | None = None) -> Any:
     """The matrix in a file as it is stored: an array of ours on the CPU from a file of ours, else as :func:`read_csr`."""
-    found = _read(path, max_bytes)
+    found, _ = _read(path, max_bytes, group)
     return found if isinstance(found, SparseArray) else _as_scipy(found)
 
 
@@ -200,10 +219,16 @@ def _reading(path: str | os.PathLike[str]) -> AbstractContextManager[Update]:
     return shown(f"reading {os.path.basename(os.fsdecode(path))}", unit="B")
 
 
-def _read(path: str | os.PathLike[str], max_bytes: int | str | None) -> CSR | SparseArray:
-    """The matrix in a file of any kind; an array of ours where it is a file of ours."""
+def _read(
+    path: str | os.PathLike[str], max_bytes: int | str | None, group: str | None
+) -> tuple[CSR | SparseArray, anndata.Names]:
+    """The matrix in a file of any kind, an array of ours where it is a file of ours; and its names."""
     path = os.fsdecode(path)
     Limit(0, max_bytes)  # a wrong one is no fault of the file
+    if anndata.recognised(path):
+        with _reading(path) as update, anndata.opened(path, group, max_bytes) as matrix:
+            return matrix.csr(update), matrix.names()
+    check_no_group(path, group)
     found: CSR | SparseArray
     with _reading(path) as update, naming(path), _open(path, update) as file:
         size = os.fstat(file.fileno()).st_size
@@ -222,7 +247,13 @@ def _read(path: str | os.PathLike[str], max_bytes: int | str | None) -> CSR | Sp
             text, most = uncompressed(file, head)
             found = _read_text(text, most * size, limit)
         update(size, size)
-    return found
+    return found, anndata.Names()
+
+
+def check_no_group(path: str, group: str | None) -> None:
+    """ValueError where a `group` is asked of a file that has none."""
+    if group is not None and os.path.exists(path):
+        raise ValueError(f"{path}: must be an HDF5 file or a Zarr hierarchy to have a group {group!r}. Leave the group out")
 
 
 def _read_text(file: BinaryIO | gzip.GzipFile, size: int, limit: Limit) -> CSR:
@@ -234,7 +265,7 @@ def _read_text(file: BinaryIO | gzip.GzipFile, size: int, limit: Limit) -> CSR:
     if not head.lstrip(b" \t").startswith(_BANNERS):  # as SciPy reads
         raise ValueError(
             "must be a Matrix Market file (whose first line begins with %%MatrixMarket), an .npz of scipy.sparse or of "
-            f"sparse, or a file of cvrarray.save; it begins with {head[:24]!r}"
+            f"sparse, AnnData's .h5ad (HDF5), or a file of cvrarray.save; it begins with {head[:24]!r}"
         )
     return matrix_market.read(file, size, limit)
 

@@ -7,5 +7,6 @@
 :mod:`cvrarray.store.lock`     one writer at a time
 :mod:`cvrarray.store.layout`   what lies on the disk
 :mod:`cvrarray.store.stream`   ``Stored``: products that stream the panels to the device
+:mod:`cvrarray.store.steps`    functions that panels go through when they are read
 =============================  ==================================================================
 """

@@ -4,6 +4,7 @@
 
     matrix.store/
       store.json       what all panels share (Root)
+      names.json       what rows and columns are called, where they have names
       00000003.tables  the panel's tables one after the other
       00000003.json    its manifest (Panel)
 
@@ -13,7 +14,8 @@
    Checksums are XXH3 of 64 bits.
 3. The bytes are on the disk before the manifest takes its name by a rename: a panel counts when its manifest is there.
 4. The root has the first row of each panel from the beginning; panels may come in any order.
-5. A root without a format is that of a store without panels, whatever lies beside it: what a writer was stopped in that
+5. The root has the checksum of the names. These are on the disk before the first panel.
+6. A root without a format is that of a store without panels, whatever lies beside it: what a writer was stopped in that
    had only begun, or had only begun to remove a store. It is as good as nothing, and so is a folder with nothing in it.
 """
 
@@ -27,7 +29,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -49,7 +51,7 @@ VERSION = 2  #: of the stores that are written and read; those with CRC-32 check
 PIECE = 4 << 20  #: bytes under one checksum, read at once by one thread: smaller ones make threads wait for the GIL
 
 _MAGIC = "cvrarray store"
-_FILES = re.compile(r"[0-9]{8,}\.(tables|json)")  # of panels
+_FILES = re.compile(r"[0-9]{8,}\.(tables|json)|names\.json")  # of panels, and names
 _ALIGNMENT = 256  # as cudaMalloc aligns
 
 
@@ -65,6 +67,7 @@ class Root(NamedTuple):
     parameters: dict[str, int] = {}  # keywords of the format's class  # noqa: RUF012
     complete: bool = False  # whether all panels are there
     version: int = VERSION
+    names: int | None = None  # checksum of the file with names, where there is one
 
 
 class Panel(NamedTuple):
@@ -96,6 +99,11 @@ def data_file(path: str, k: int) -> str:
 def manifest_file(path: str, k: int) -> str:
     """The file whose being there makes panel `k` count."""
     return os.path.join(path, f"{k:08d}.json")
+
+
+def names_file(path: str) -> str:
+    """The file with the names of rows and columns."""
+    return os.path.join(path, "names.json")
 
 
 def layer_name(path: str) -> str:
@@ -131,9 +139,52 @@ def read_root(path: str) -> Root:
             remedy = "Update cvrarray" if version > VERSION else "Write the store anew"
             raise ValueError(f"has version {version} of the store; cvrarray {__version__} reads version {VERSION}. {remedy}")
         content = unsealed(found, "The file is damaged: remove the folder of the store, and write all of it again")
-        root = Root(**{name: content[name] for name in Root._fields})
+        root = Root(**{name: content[name] for name in Root._fields if name in content or name != "names"})
         _check_root(root)
         return root
+
+
+def pack_names(names: Sequence[Any], shape: tuple[int, int]) -> bytes | None:
+    """The file of the names of rows and of columns, each a sequence of texts or None; None where both are.
+
+    Raises
+    ------
+    ValueError
+        They are not as many as there are rows, or columns.
+    """
+    texts = [None if of_axis is None else list(map(str, of_axis)) for of_axis in names]
+    for axis, found, n in zip(("row", "column"), texts, shape, strict=True):
+        if found is not None and len(found) != n:
+            raise ValueError(f"{axis}_names must be as many as {axis}s, {n}; got {len(found)}")
+    return json.dumps(dict(zip(("rows", "columns"), texts, strict=True))).encode() if any(map(_is_given, texts)) else None
+
+
+def _is_given(texts: list[str] | None) -> bool:
+    return texts is not None
+
+
+def read_names(path: str, root: Root) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """What rows and columns of the store at `path` are called: arrays of texts, or None.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        The file with the names is missing or damaged.
+    """
+    if root.names is None:
+        return None, None
+    with _read_json(names_file(path), root.names) as found:
+        return _names(found.get("rows"), root.rows[-1]), _names(found.get("columns"), root.n_cols)
+
+
+def _names(texts: Any, n: int) -> np.ndarray | None:
+    if texts is None:
+        return None
+    if not (isinstance(texts, list) and len(texts) == n and all(isinstance(text, str) for text in texts)):
+        raise ValueError(f"must hold {n} texts for each axis that has names")
+    names = np.empty(n, object)
+    names[:] = texts
+    return names
 
 
 def _check_root(root: Root) -> None:
@@ -146,6 +197,7 @@ def _check_root(root: Root) -> None:
     ascend = isinstance(root.rows, list) and len(root.rows) > 1 and all(map(_is_count, root.rows))
     ascend = ascend and root.rows[0] == 0 and all(map(operator.le, root.rows[:-1], root.rows[1:]))
     require("rows", ascend, "the first rows of panels in ascending order from 0, and n_rows")
+    require("names", root.names is None or type(root.names) is int, "a checksum or null")
     require("complete", root.complete is False or (root.complete is True and root.format is not None), "true or false")
     require(
         "parameters", isinstance(root.parameters, dict) and "device" not in root.parameters, "keywords of the format's class"
@@ -435,13 +487,17 @@ def write_json(file: str, content: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _read_json(file: str) -> Iterator[Any]:
-    """The JSON in `file`; what is wrong with it, there or in the body, is a ValueError that names it."""
+def _read_json(file: str, expected: int | None = None) -> Iterator[Any]:
+    """The JSON in `file`, with the checksum `expected`; what is wrong with it, there or in the body, is a ValueError
+    that names it.
+    """
     if not stat.S_ISREG(os.stat(file).st_mode):  # opening a pipe could wait for ever
         raise ValueError(f"{file}: must be a regular file")
     with open(file, "rb") as stream:
         text = stream.read()
     with naming(file):
+        if expected is not None and checksum(text) != expected:
+            raise ValueError("does not match the checksum in the store. Write the store anew")
         found = json.loads(text)
         if not isinstance(found, dict):
             raise ValueError("must be a JSON object")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,12 +17,15 @@ from ..bbcsr import BLOCK_SIZES
 from ..choice.panels import block_size, decided, panel_rows
 from ..core import devices
 from ..core.progress import Update, shown
-from ..files import matrix_market, read_csr
+from ..files import anndata, check_no_group, matrix_market, read_csr
 from ..files.guards import BLOCK, naming, uncompressed
 from ..input import coercion, partition
 from . import layout, spool
 from .lock import WriterLock, beside
+from .stream import Stored
 from .writer import Writer
+
+_NOT_PARAMETERS = ("format", "device", "resume", "overwrite", "values", "names")  # of a format's class
 
 #: Text of a Matrix Market file that is parsed at a time.
 TEXT_BYTES = 64 << 20
@@ -30,6 +36,7 @@ def to_store(
     path: str | os.PathLike[str],
     *,
     shape: tuple[int, int] | None = None,
+    group: str | None = None,
     chunks: int | str = "auto",
     format: str = "auto",
     device: Any = None,
@@ -45,19 +52,24 @@ def to_store(
 
     Parameters
     ----------
-    source : dask array, path, iterable of pieces, or any matrix that :func:`cvrarray.asarray` takes
+    source : dask array, path, Stored, iterable of pieces, or any matrix that :func:`cvrarray.asarray` takes
         A dask array's rows of chunks are the panels; its chunks may be of ours, pydata COO, SciPy, CuPy or dense. It is
         computed by Dask's scheduler; with several machines `path` must be on a disk that they share.
-        A path is that of a Matrix Market file (plain, gzip or bzip2), which is read in pieces, or of any other file that
-        :func:`cvrarray.read` takes, which is read whole.
+        A path is that of a Matrix Market file (plain, gzip or bzip2) or of an HDF5 file or a Zarr hierarchy of AnnData's,
+        which are read in pieces, or of any other file that :func:`cvrarray.read` takes, which is read whole. Of AnnData's
+        a `csr_matrix` is read panel by panel; a `csc_matrix` and a dense array are set aside by rows on the disk first,
+        16 bytes and more an entry beside the store. Names of cells and genes are kept: see :attr:`Stored.row_names`.
+        A :class:`Stored` is written with its functions applied, in its panels: ``to_store(np.log1p(S), path)``.
         Pieces are triplets (row, col, val) of arrays, with `shape` given: any order, duplicates are summed.
     path : str or os.PathLike[str]
         A folder that does not exist yet, by convention ``*.store``.
     shape : (n_rows, n_cols), optional
         For pieces, and only for them.
+    group : str, optional
+        Of an HDF5 file or a Zarr hierarchy, as for :func:`cvrarray.read`.
     chunks : int or str
-        Bytes of a panel, such as ``"512 MiB"``; ``"auto"`` is 256 MiB. For a dask array its own chunks count: rechunk
-        it.
+        Bytes of a panel, such as ``"512 MiB"``; ``"auto"`` is 256 MiB. For a dask array its own chunks count, of a
+        `Stored` its panels: rechunk the former.
     format, device, **parameters
         As for :func:`cvrarray.asarray`; ``"auto"`` chooses what suits the first panel, and all are made so.
     resume : bool
@@ -93,24 +105,35 @@ def to_store(
     bytes_of_panel = partition.PANEL_BYTES if chunks == "auto" else partition.n_bytes(chunks, "chunks")
     if resume and overwrite:
         raise ValueError("resume and overwrite exclude each other")
+    if group is not None and not isinstance(source, str | os.PathLike):
+        raise ValueError(f"group needs the path of a file; got {type(source).__name__}. Leave the group out")
     path = os.path.realpath(os.fsdecode(path))
     with WriterLock(path) as lock:
         common = {"format": format, "device": device, "resume": resume, "overwrite": overwrite, **parameters}
         try:
             if shape is not None:
                 _from_pieces(iter(source), coercion.check_shape(shape), lock, bytes_of_panel, name, common)
+            elif isinstance(source, Stored):
+                _from_stored(source, lock, name, common)
             elif hasattr(source, "__dask_graph__"):
                 _from_dask(source, lock, name or source.name, common)
             elif isinstance(source, str | os.PathLike):
-                _from_file(os.fsdecode(source), lock, bytes_of_panel, name, common)
+                _from_file(os.fsdecode(source), group, lock, bytes_of_panel, name, common)
             else:
                 _from_matrix(source, lock, bytes_of_panel, name, common)
         finally:
             spool.remove(beside(path, "spool"))  # that of a writer who was killed, too
 
 
-def _from_file(source: str, lock: WriterLock, bytes_of_panel: int, name: str | None, common: dict[str, Any]) -> None:
-    """A file: in pieces where it lists entries, else whole."""
+def _from_file(
+    source: str, group: str | None, lock: WriterLock, bytes_of_panel: int, name: str | None, common: dict[str, Any]
+) -> None:
+    """A file: by rows or in pieces where it lists entries so, else whole."""
+    if anndata.recognised(source):
+        with anndata.opened(source, group) as matrix:
+            _from_anndata(matrix, lock, bytes_of_panel, name, common)
+        return
+    check_no_group(source, group)
     status = os.stat(source)
     name = name or f"{os.path.basename(source)}, {status.st_size} bytes of {status.st_mtime_ns}"
     with open(source, "rb") as raw:
@@ -129,6 +152,52 @@ def _from_file(source: str, lock: WriterLock, bytes_of_panel: int, name: str | N
     _from_matrix(read_csr(source), lock, bytes_of_panel, name, common)
 
 
+def _from_anndata(
+    matrix: anndata.Matrix, lock: WriterLock, bytes_of_panel: int, name: str | None, common: dict[str, Any]
+) -> None:
+    """A matrix of AnnData's: panels of rows as they come where it lies by rows, else in pieces."""
+    name, common = name or matrix.name, {**common, "names": matrix.names()}
+    if not matrix.by_rows:
+        _from_pieces(matrix.pieces(), matrix.shape, lock, bytes_of_panel, name, common)
+        return
+    size, align = _cutting(common)
+    index = coercion.index_dtype(matrix.shape).itemsize
+    before = partition.bytes_before(np.diff(matrix.indptr), matrix.dtype.itemsize, index, size)
+    rows = partition.cut(before, bytes_of_panel, align)
+    with shown("writing", len(rows) - 1, "panels") as update:
+        with Writer(lock, matrix.shape[1], rows, source=name, **common) as writer, ThreadPoolExecutor(1) as pool:
+            missing = writer.missing()
+            reads = (pool.submit(matrix.rows, *rows[k : k + 2]) for k in missing)  # begun when it is asked for
+            ahead = list(islice(reads, 1))
+            for k in missing:
+                update(k)
+                csr = ahead.pop().result()
+                ahead.extend(islice(reads, 1))  # the next panel is read while this one is converted and written
+                writer.write(k, csr)
+
+
+def _cutting(common: dict[str, Any]) -> tuple[int | None, int]:
+    """The block size to reckon with, and the multiple of rows at which panels may begin, before there is a matrix."""
+    size = block_size(common["format"], common)
+    align = math.lcm(*BLOCK_SIZES) if common["format"] == "auto" else size or 1  # any that may be chosen
+    return size, partition.alignment(align)
+
+
+def _from_stored(source: Stored, lock: WriterLock, name: str | None, common: dict[str, Any]) -> None:
+    """Another store, with what its functions make of its panels; these stay as they are cut."""
+    if os.path.realpath(source.path) == lock.path:
+        raise ValueError(f"what is written must not be read from the same store; got {lock.path}. Write to another")
+    if common["format"] == "auto":
+        common = {**common, "format": source.format, **source._root.parameters}
+    name = name or f"store {source._root.id}, functions {layout.checksum(pickle.dumps(source._steps))}"
+    names = source.row_names, source.column_names
+    with shown("writing", source.n_panels, "panels") as update:
+        with Writer(lock, source.shape[1], source.rows, source=name, names=names, **common) as writer:
+            for k in writer.missing():
+                update(k)
+                writer.write(k, source.panel(k))
+
+
 def _named(source: str, pieces: Iterator[Any]) -> Iterator[Any]:
     with naming(source):
         yield from pieces
@@ -136,11 +205,13 @@ def _named(source: str, pieces: Iterator[Any]) -> Iterator[Any]:
 
 def _from_matrix(source: Any, lock: WriterLock, bytes_of_panel: int, name: str | None, common: dict[str, Any]) -> None:
     """A matrix in memory."""
-    if isinstance(source, FormatArray) and common["format"] == "auto":
-        common = {**common, "format": source.format, **source._parameters()}
+    if isinstance(source, FormatArray):
+        common = {**common, "names": (source.row_names, source.column_names)}
+        if common["format"] == "auto":
+            common = {**common, "format": source.format, **source._parameters()}
     csr = coercion.as_csr(source)
     target = devices.default() if common["device"] is None else devices.parse(common["device"])
-    how = {key: value for key, value in common.items() if key not in ("format", "device", "resume", "overwrite", "values")}
+    how = {key: value for key, value in common.items() if key not in _NOT_PARAMETERS}
     format, how = decided(csr, common["format"], how, target.kind)
     common = {**common, "format": format, **how}
     rows = panel_rows(csr, bytes_of_panel, block_size(format, how))
@@ -177,9 +248,8 @@ def _from_pieces(
             return
     with shown("setting entries aside", unit="pieces") as update:
         entries.fill(_counted(pieces, update))
-    size = block_size(common["format"], common)
-    align = math.lcm(*BLOCK_SIZES) if common["format"] == "auto" else size or 1  # any that may be chosen
-    rows = entries.cut(bytes_of_panel, partition.alignment(align), size)
+    size, align = _cutting(common)
+    rows = entries.cut(bytes_of_panel, align, size)
     name = name or f"entries of shape {shape}, {entries.dtype}, checksum {entries.checksum.hexdigest()}"
     with shown("writing", len(rows) - 1, "panels") as update:
         with Writer(lock, shape[1], rows, source=name, **common) as writer:

@@ -6,6 +6,7 @@ While one panel is multiplied the next is copied to the device and those after i
 
 from __future__ import annotations
 
+import copy
 import functools
 import operator
 import os
@@ -18,6 +19,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from .. import formats
 from ..array import products, reductions
 from ..array.base import SparseArray
 from ..array.transposed import TransposedArray
@@ -25,14 +27,19 @@ from ..core import devices
 from ..core.progress import shown
 from ..cpu.runtime import memory
 from ..input import coercion, partition
-from . import layout
+from . import layout, steps
 
 
-class Stored:
+class Stored(steps.Functions):
     """A sparse matrix on disk, as :func:`cvrarray.to_store` writes it: ``A @ x`` streams its panels of rows.
 
     It is what SciPy's and CuPy's iterative solvers take for an operator. Two products of one `Stored` do not overlap.
     In a ``with`` statement :meth:`close` is called at the end.
+
+    Elementwise functions of NumPy's with f(0) = 0 give another `Stored` of the same panels: ``np.log1p(A)``, ``A * 2``,
+    ``abs(A)``, ``A > 1``; of a dense array its product and its quotient: ``A * v[:, None]`` scales rows, ``A / w`` divides
+    columns. Nothing is read then. Each panel goes through the functions, in their order, when it is read; one that stays
+    in memory stays as they made it. Other functions raise, as those of arrays do.
 
     Parameters
     ----------
@@ -74,11 +81,13 @@ class Stored:
     (2, (0, 64, 96), True)
     >>> (A @ np.ones(96))[:4], A.resident_bytes == A.nbytes
     (array([0., 1., 2., 3.]), True)
+    >>> B = np.sqrt(A * np.full((96, 1), 4.0))  # rows are scaled
+    >>> (B @ np.ones(96))[:5]
+    array([0.        , 2.        , 2.82842712, 3.46410162, 4.        ])
     """
 
     ndim = 2
     __array_priority__ = SparseArray.__array_priority__
-    __array_ufunc__ = None  # x @ A is this class's to answer
 
     def __init__(
         self,
@@ -103,6 +112,11 @@ class Stored:
         self._threads = min(16, os.cpu_count() or 1) if threads is None else threads
         self._incomplete = incomplete
         self._root, self._manifest = manifest(self.path, incomplete)
+        self._steps: tuple[steps.Step, ...] = ()
+        self._begin()
+
+    def _begin(self) -> None:
+        """With nothing in memory."""
         self._resident: dict[int, SparseArray] = {}
         self._staging: Any = None
         self._lock = threading.Lock()
@@ -116,8 +130,8 @@ class Stored:
 
     @property
     def dtype(self) -> np.dtype:
-        """dtype of the stored values."""
-        return np.dtype(self._root.dtype).newbyteorder("=")
+        """dtype of the values, once the functions of :class:`Stored` were applied."""
+        return self._first_row.dtype if self._steps else np.dtype(self._root.dtype).newbyteorder("=")
 
     @property
     def format(self) -> str:
@@ -131,12 +145,12 @@ class Stored:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all panels."""
+        """Bytes of all panels on the disk."""
         return sum(panel.n_bytes for panel in self._manifest)
 
     @property
     def panel_bytes(self) -> int:
-        """Bytes of the largest panel."""
+        """Bytes of the largest panel on the disk."""
         return max(panel.n_bytes for panel in self._manifest)
 
     @property
@@ -157,16 +171,55 @@ class Stored:
     @property
     def resident_bytes(self) -> int:
         """Bytes of the panels that are on the device now, for the next product."""
-        return sum(self._manifest[k].n_bytes for k in self._resident)
+        return sum(self._held_bytes(self._manifest[k]) for k in self._resident)
+
+    @property
+    def row_names(self) -> np.ndarray | None:
+        """(n_rows,) what rows are called, texts: of cells, where the store was made of a file of AnnData's; else None.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            The file with the names is missing or damaged.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray(np.eye(3), device="cpu")
+        >>> import tempfile
+        >>> A.row_names = ["cell 1", "cell 2", "cell 3"]
+        >>> named = tempfile.mkdtemp() + "/named.store"
+        >>> cvrarray.to_store(A, named, device="cpu")
+        >>> cvrarray.Stored(named, device="cpu").row_names
+        array(['cell 1', 'cell 2', 'cell 3'], dtype=object)
+        """
+        names = self._names[0]
+        return None if names is None else names[: self.shape[0]]
+
+    @property
+    def column_names(self) -> np.ndarray | None:
+        """(n_cols,) what columns are called, such as genes, or None; as :attr:`row_names`.
+
+        Examples
+        --------
+        >>> cvrarray.Stored(path, device="cpu").column_names is None
+        True
+        """
+        return self._names[1]
+
+    @functools.cached_property
+    def _names(self) -> tuple[np.ndarray | None, np.ndarray | None]:
+        return layout.read_names(self.path, self._root)
 
     def __repr__(self) -> str:
+        functions = f", then {', '.join(map(str, self._steps))}" if self._steps else ""
         return (
             f"<Stored {self.shape[0]} x {self.shape[1]}, {self.dtype}, nnz={self.nnz}, {self.format}, "
-            f"{self.n_panels} panels, {self.nbytes / 1e6:.3g} MB in {self.path}, device={self.device}>"
+            f"{self.n_panels} panels, {self.nbytes / 1e6:.3g} MB in {self.path}{functions}, device={self.device}>"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.path, self._root.id, str(self._target), self._hold, self._budget, self._verify, self._incomplete)
+        how = self.path, self._root.id, str(self._target), self._hold, self._budget, self._verify, self._incomplete
+        return _reopen, (*how, self._steps)
 
     def panel(self, k: int) -> SparseArray:
         """Panel `k` as an array of its own, on the device.
@@ -187,7 +240,9 @@ class Stored:
         if not 0 <= k < self.n_panels:
             raise IndexError(f"panel must lie in [0, {self.n_panels}); got {k}")
         kept = self._resident.get(k)
-        return load(self.path, k, self._manifest[k], self._target, self._verify) if kept is None else kept
+        if kept is not None:
+            return kept
+        return self._mapped(load(self.path, k, self._manifest[k], self._target, self._verify), k)
 
     def check(self) -> None:
         """Read every panel, compare all checksums, and verify every invariant of the tables.
@@ -259,6 +314,38 @@ class Stored:
             matmat=lambda x: self.__rmatmul__(x.T).T,
             dtype=self.dtype,
         )
+
+    # ------------------------------------------------------------------------------------------------ functions
+
+    def _with(self, step: steps.Step) -> Stored:
+        """The same panels, which `step` is applied to in the end."""
+        mapped = copy.copy(self)
+        mapped._begin()
+        mapped._steps = (*self._steps, step)
+        with self._target.use():
+            first_row = step(self._first_row, 0, self._first_row.shape[0])  # raises where 0 would not stay 0
+        if not isinstance(first_row, SparseArray):
+            raise TypeError(f"a function of a Stored must have one result; {step} has several. Apply it to each panel(k)")
+        mapped._first_row = first_row
+        return mapped
+
+    @functools.cached_property
+    def _first_row(self) -> SparseArray:
+        """The first row, if there is one, as if it had no entries: what dtype and errors are found by."""
+        with self._target.use():
+            csr = coercion.without_entries((min(1, self.shape[0]), self.shape[1]), self.dtype, self._target.xp)
+            return formats.named(self.format)(csr, device=str(self._target), **self._root.parameters)
+
+    def _mapped(self, panel: SparseArray, k: int) -> SparseArray:
+        """Panel `k` as it is on the disk, with all steps applied."""
+        with self._target.use():
+            for step in self._steps:
+                panel = step(panel, *self._manifest[k].rows)
+        return panel
+
+    def _held_bytes(self, panel: layout.Panel) -> int:
+        """Memory that a panel takes which stays; about, where steps give it other values beside those on the disk."""
+        return panel.n_bytes + (2 * panel.nnz * self.dtype.itemsize if self._steps else 0)
 
     # ------------------------------------------------------------------------------------------------ reductions
 
@@ -464,6 +551,7 @@ class Stored:
                     for future in reading:
                         future.result()
                     panel = layout.assemble(self._manifest[k], staging.to_device(n % self._hold, content, k in keep))
+                    panel = self._mapped(panel, k)
                     yield panel
                     staging.done(n % self._hold)
                     if k in keep:
@@ -484,10 +572,10 @@ class Stored:
 
     def _panels_to_keep(self) -> set[int]:
         """The panels that stay: as many of the first ones as fit the budget."""
+        ends = np.cumsum([self._held_bytes(panel) for panel in self._manifest], dtype=np.int64)
         if self._budget is None:
-            free = self._target.backend("staging").free_memory()
-            self._budget = max(0, free // 2 - self._hold * self.panel_bytes) if free // 2 < self.nbytes else self.nbytes
-        ends = np.cumsum([panel.n_bytes for panel in self._manifest], dtype=np.int64)
+            free, total = self._target.backend("staging").free_memory(), int(ends[-1])
+            self._budget = max(0, free // 2 - self._hold * self.panel_bytes) if free // 2 < total else total
         return set(range(int(np.searchsorted(ends, self._budget, side="right"))))
 
     def _start_reading(self, pool: ThreadPoolExecutor, k: int, slot: int, keep: bool) -> tuple[list[Future[None]], np.ndarray]:
@@ -577,9 +665,11 @@ def _check_when_read(reading: list[Future[None]], *what: Any) -> None:
     check(*what)
 
 
-def _reopen(path: str, store: str, device: str, hold: int, budget: Any, verify: bool, incomplete: bool) -> Stored:
+def _reopen(
+    path: str, store: str, device: str, hold: int, budget: Any, verify: bool, incomplete: bool, functions: Any = ()
+) -> Stored:
     """A `Stored` that was pickled; ValueError where another store has taken its place."""
     stored = Stored(path, device=device, hold=hold, budget=budget, verify=verify, incomplete=incomplete)
     if stored._root.id != store:
         raise ValueError(f"{path} must be the store {store}, which was pickled; it is {stored._root.id}. Open it anew")
-    return stored
+    return functools.reduce(Stored._with, functions, stored)

@@ -49,6 +49,8 @@ class Writer:
         Go on with the store at `path` if there is one.
     overwrite : bool
         Remove the store at `path` first, if there is one.
+    names : (row names, column names)
+        Each a sequence of texts, or None. A store that is gone on with keeps its own.
     **parameters
         Keywords of the format's class; ``values="plain"`` stores values as they are, in every panel.
 
@@ -73,6 +75,7 @@ class Writer:
         source: str | None = None,
         resume: bool = False,
         overwrite: bool = False,
+        names: tuple[Any, Any] = (None, None),
         **parameters: Any,
     ):
         lock = path if isinstance(path, WriterLock) else WriterLock(os.path.realpath(os.fsdecode(path)))
@@ -88,13 +91,16 @@ class Writer:
         try:
             if self._lock is not None:
                 self._lock.__enter__()
-            self._root = self._open(n_cols, [int(row) for row in rows], source, resume, overwrite)
+            self._root = self._open(n_cols, [int(row) for row in rows], source, resume, overwrite, names)
         except BaseException:
             self.release()
             raise
 
-    def _open(self, n_cols: int, rows: list[int], source: str | None, resume: bool, overwrite: bool) -> layout.Root:
+    def _open(
+        self, n_cols: int, rows: list[int], source: str | None, resume: bool, overwrite: bool, names: tuple[Any, Any]
+    ) -> layout.Root:
         """What all panels share: of the store that is there, or of one that is begun here."""
+        packed = layout.pack_names(names, (rows[-1], n_cols))
         if os.path.lexists(self.path):
             if not (resume or overwrite):
                 raise FileExistsError(
@@ -104,10 +110,14 @@ class Writer:
             if resume and not layout.remains(self.path):
                 return self._go_on(n_cols, rows, source)
             layout.remove(self.path)
-        root = layout.Root(secrets.token_hex(16), n_cols, rows, source)
+        checksum = None if packed is None else layout.checksum(packed)
+        root = layout.Root(secrets.token_hex(16), n_cols, rows, source, names=checksum)
         os.makedirs(self.path, exist_ok=True)
         atomic.sync_folder(os.path.dirname(self.path))
         layout.replace_root(self.path, root)
+        if packed is not None:
+            with atomic.replacing(layout.names_file(self.path)) as file:
+                file.write(packed)
         return root
 
     def __getstate__(self) -> dict[str, Any]:

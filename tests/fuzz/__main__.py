@@ -18,7 +18,7 @@ from typing import Any
 
 from . import driver, judge
 
-KINDS = ("matrix_market", "npz", "cvra", "store", "objects")
+KINDS = ("matrix_market", "npz", "h5ad", "cvra", "store", "objects")
 REGRESSIONS = Path(__file__).parent.parent / "regressions"
 
 

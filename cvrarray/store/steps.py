@@ -1,0 +1,166 @@
+"""Elementwise functions of a store: noted as steps, and applied to each panel when it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+
+from ..array.base import SparseArray
+from ..core import devices
+from ..input import coercion
+
+#: What is taken of a dense operand: entries that are not stored stay 0 whatever it holds.
+OF_DENSE = {np.multiply, np.divide}
+
+
+class Cast(NamedTuple):
+    """``panel.astype(dtype)``."""
+
+    dtype: np.dtype
+
+    def __call__(self, panel: SparseArray, first: int, last: int) -> Any:
+        return panel.astype(self.dtype)
+
+    def __str__(self) -> str:
+        return f"astype({self.dtype})"
+
+
+class Apply(NamedTuple):
+    """``ufunc(*operands)``, where the panel stands for Ellipsis, and its rows for those of a dense operand."""
+
+    ufunc: np.ufunc
+    operands: tuple[Any, ...]
+    keywords: dict[str, Any]
+
+    def __call__(self, panel: SparseArray, first: int, last: int) -> Any:
+        inputs = (panel if value is ... else _rows(value, first, last) for value in self.operands)
+        return panel.__array_ufunc__(self.ufunc, "__call__", *inputs, **self.keywords)
+
+    def __str__(self) -> str:
+        return self.ufunc.__name__
+
+
+Step = Cast | Apply
+
+
+class Functions:
+    """What a store has of NumPy's elementwise functions: each gives the same store with one more step."""
+
+    _target: devices.Device
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n_rows, n_cols)."""
+        raise NotImplementedError
+
+    def _with(self, step: Step) -> Self:
+        raise NotImplementedError
+
+    def astype(self, dtype: Any) -> Self:
+        """The matrix with values of another dtype: panels are cast when they are read.
+
+        Raises
+        ------
+        TypeError
+            Values of the dtype cannot be stored.
+
+        Examples
+        --------
+        >>> cvrarray.Stored(path, device="cpu").astype("float32").dtype.name
+        'float32'
+        """
+        return self._with(Cast(coercion.check_dtype(dtype)))
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> Any:
+        if ufunc is np.matmul and method == "__call__" and not keywords:
+            left, right = inputs
+            return self @ right if left is self else self.__rmatmul__(left)  # type: ignore[attr-defined]
+        if any(type(value).__module__.startswith("dask.") for value in inputs):
+            return NotImplemented
+        if method != "__call__" or keywords.keys() - {"dtype", "casting"}:
+            what = f"numpy.{ufunc.__name__}{'' if method == '__call__' else '.' + method}"
+            raise TypeError(f"{what} of a Stored is not offered with {', '.join(keywords) or method}. Use panel(k), or Dask")
+        operands = tuple(... if value is self else value for value in inputs)
+        return self._with(apply(ufunc, operands, self.shape, self._target, keywords))
+
+    if TYPE_CHECKING:  # what the loop below sets, but for those that always raise
+
+        def __mul__(self, other: Any, /) -> Self: ...
+        def __rmul__(self, other: Any, /) -> Self: ...
+        def __truediv__(self, other: Any, /) -> Self: ...
+        def __floordiv__(self, other: Any, /) -> Self: ...
+        def __mod__(self, other: Any, /) -> Self: ...
+        def __pow__(self, other: Any, /) -> Self: ...
+        def __lt__(self, other: Any, /) -> Self: ...
+        def __le__(self, other: Any, /) -> Self: ...
+        def __gt__(self, other: Any, /) -> Self: ...
+        def __ge__(self, other: Any, /) -> Self: ...
+
+    def __neg__(self) -> Self:
+        return self._with(Apply(np.negative, (...,), {}))
+
+    def __abs__(self) -> Self:
+        return self._with(Apply(np.absolute, (...,), {}))
+
+
+def _operator(ufunc: np.ufunc) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """``A op other`` and ``other op A``."""
+
+    def forward(self: Functions, other: Any) -> Any:
+        return self.__array_ufunc__(ufunc, "__call__", self, other)
+
+    def reflected(self: Functions, other: Any) -> Any:
+        return self.__array_ufunc__(ufunc, "__call__", other, self)
+
+    return forward, reflected
+
+
+for _name, _ufunc in {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.divide, "floordiv": np.floor_divide,
+    "mod": np.remainder, "pow": np.power,
+}.items():  # fmt: skip
+    for _prefix, _method in zip(("__", "__r"), _operator(_ufunc), strict=True):
+        setattr(Functions, f"{_prefix}{_name}__", _method)
+for _name, _ufunc in {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}.items():
+    setattr(Functions, f"__{_name}__", _operator(_ufunc)[0])
+
+
+def _rows(value: Any, first: int, last: int) -> Any:
+    """The rows of a dense operand; a row, which all rows share, and a scalar as they are."""
+    return value[first:last] if getattr(value, "ndim", 0) == 2 and value.shape[0] != 1 else value
+
+
+def apply(
+    ufunc: np.ufunc, operands: tuple[Any, ...], shape: tuple[int, int], device: devices.Device, keywords: dict[str, Any]
+) -> Apply:
+    """The step ``ufunc(*operands)`` for a store of `shape`, which stands for Ellipsis. Dense operands are copied.
+
+    Raises
+    ------
+    TypeError
+        An operand is neither a number nor a dense array, or the function takes no dense one.
+    ValueError
+        An operand does not broadcast to the shape.
+    """
+    if sum(value is ... for value in operands) > 1:
+        raise TypeError(f"numpy.{ufunc.__name__} of a store and itself is not offered. Use numpy.square or 2 * A, or panel(k)")
+    taken = []
+    for value in operands:
+        if isinstance(value, list | tuple):
+            value = device.xp.asarray(value)
+        is_dense = coercion.package(value) in ("numpy", "cupy") or isinstance(value, int | float | complex)
+        if value is not ... and not is_dense:
+            raise TypeError(f"an operand of a store must be a number or a dense array; got {type(value).__name__}")
+        if value is not ... and np.ndim(value):
+            if ufunc not in OF_DENSE:
+                raise TypeError(
+                    f"numpy.{ufunc.__name__} of a store and a dense array is not offered: only multiply and divide are. "
+                    "Apply it to each panel(k)"
+                )
+            if value.ndim > 2 or any(n not in (1, m) for n, m in zip(value.shape[::-1], shape[::-1], strict=False)):
+                raise ValueError(f"an operand must broadcast to the store's shape, {shape}; got shape {value.shape}")
+            value = value.copy()
+        taken.append(value)
+    return Apply(ufunc, tuple(taken), keywords)
