@@ -116,8 +116,8 @@ def test_values_stand_for_the_arrays_own(build, device):
 def test_the_operators_pass_torchs_own_check(device):
     A, dense = made(DEFAULTS[0], device)
     x, values = random(23, 2, like=dense).requires_grad_(), values_of(A)
-    torch.library.opcheck(torch.ops.cvrarray.product, (x, values, cvrarray.torch._number(A), 37, False))
-    torch.library.opcheck(torch.ops.cvrarray.sampled, (random(37, 2, like=dense), x, cvrarray.torch._number(A), A.nnz))
+    torch.library.opcheck(torch.ops.cvrarray.product, (x, values, cvrarray.torch.tensors._number(A), 37, False))
+    torch.library.opcheck(torch.ops.cvrarray.sampled, (random(37, 2, like=dense), x, cvrarray.torch.tensors._number(A), A.nnz))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
@@ -157,7 +157,7 @@ def test_vectors_with_strides(build, device):
 
 
 def test_pytorch_without_its_own_test_of_transforms(device, monkeypatch):
-    monkeypatch.setattr(cvrarray.torch, "_are_transformed", lambda: True)
+    monkeypatch.setattr(cvrarray.torch.products, "_are_transformed", lambda: True)
     A, dense = made(DEFAULTS[0], device)
     x = random(23, like=dense).requires_grad_()
     torch.testing.assert_close(A @ x, dense @ x)
@@ -338,13 +338,13 @@ def test_compiled_code_checks_dtypes(device):
     with pytest.raises(Exception, match=r"holds the product of torch\.float64.*float32.*x\.to"):
         compiled(A, x.float())
     with pytest.raises(TypeError, match="holds the product"):
-        torch.ops.cvrarray.product(x[0].float(), None, cvrarray.torch._number(A), 37, False)
+        torch.ops.cvrarray.product(x[0].float(), None, cvrarray.torch.tensors._number(A), 37, False)
 
 
 def test_an_array_must_outlive_its_operator(device):
     A, dense = made(DEFAULTS[0], device)
     cvrarray.torch.matmul(A, random(23, like=dense))  # registers the operators
-    number = cvrarray.torch._number(A)
+    number = cvrarray.torch.tensors._number(A)
     del A
     with pytest.raises(RuntimeError, match="is gone"):
         torch.ops.cvrarray.product(random(23, like=dense), None, number, 37, False)
