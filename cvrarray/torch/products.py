@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from ..array.sampled import at_places
 from ..array.transposed import with_values
 from ..array.values import entries_of
+from . import tensors
 from .tensors import (
     _NUMPYS,
     _OPERATORS,
@@ -22,6 +24,7 @@ from .tensors import (
     _number,
     _of_columns,
     _on_stream,
+    _operator,
     _version,
     _view,
 )
@@ -74,7 +77,7 @@ def matmul(A: Any, x: torch.Tensor, values: torch.Tensor | None = None) -> torch
         return _stacked(A, x, values) if x.ndim > 2 else torch.ops.cvrarray.product(x, values, _number(A), A.shape[0], False)
     if values is None and type(x) is torch.Tensor and not (x.requires_grad and torch.is_grad_enabled()):
         launch = A._products.ready.get((x.dtype, x.shape))  # what nearly every call needs
-        if launch is not None and x.device == launch.device and not _are_transformed():
+        if launch is not None and x.device == launch.device and not tensors._are_transformed():
             return launch(x)
     _check(A, x, values)
     return _stacked(A, x, values) if x.ndim > 2 else _applied(A, x, values)
@@ -134,7 +137,7 @@ def sddmm(A: Any, X: torch.Tensor, Y: torch.Tensor, values: torch.Tensor | bool 
         values = torch.ops.cvrarray.own_values(X.detach(), _number(A), A.nnz)
     dtype = torch.promote_types(X.dtype, Y.dtype)
     dtype = torch.promote_types(dtype, values.dtype) if isinstance(values, torch.Tensor) else dtype
-    found = torch.ops.cvrarray.sampled(X.to(dtype), Y.to(dtype), _number(A), A.nnz)
+    found = _sampled(X.to(dtype), Y.to(dtype), _number(A), A.nnz)
     return found * values if isinstance(values, torch.Tensor) else found
 
 
@@ -160,8 +163,6 @@ def multiply(left: Any, right: Any) -> torch.Tensor:
 # --------------------------------------------------------------------------------------------------------- the operator
 
 
-# A name of PyTorch's own, which may go in any version, is quicker than the public way: to use `_Transformed` always.
-_are_transformed = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)  # by vmap, torch.func.grad and the like
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
 
 
@@ -173,7 +174,7 @@ def _applied(A: Any, x: torch.Tensor, values: torch.Tensor | None, transposed: b
     if type(x) not in _PLAIN or (values is not None and type(values) not in _PLAIN):
         return torch.ops.cvrarray.product(x, values, _number(A), A.shape[transposed], transposed)
     wants_gradient = torch.is_grad_enabled() and (x.requires_grad or (values is not None and values.requires_grad))
-    if _are_transformed():
+    if tensors._are_transformed():
         return _Transformed.apply(x, values, A, transposed)
     if wants_gradient:
         return _Product.apply(x, values, A, transposed)
@@ -237,54 +238,10 @@ def _product(x: torch.Tensor, values: torch.Tensor | None, number: int, n_rows: 
     return _computed(A, x, values, transposed)
 
 
-def _sampled(left: torch.Tensor, right: torch.Tensor, number: int, n_entries: int) -> torch.Tensor:
-    """``torch.ops.cvrarray.sampled``, computed: ``sum(left[row] * right[col])`` for each entry of the array of a
-    number.
-    """
-    array, out = _array(number), left.new_empty(n_entries)
-    _check_factors(array, left, right)
-    if not out.numel() or not left.numel():
-        return out.zero_()
-    with _on_stream(left), np.errstate(all="ignore"):
-        factors = (_view(t if t.ndim > 1 else t[:, None]) for t in (left, right))
-        at_places(array, *factors, _NUMPYS[left.dtype], _view(out))
-    return out
-
-
-def _own_values(like: torch.Tensor, number: int, n_entries: int) -> torch.Tensor:
-    """``torch.ops.cvrarray.own_values``, computed: the values of the array of a number."""
-    A = _array(number)
-    out = like.new_empty(n_entries, dtype=_TORCHS[A.dtype])
-    if n_entries:
-        with _on_stream(like):
-            _view(out)[...] = entries_of(A)
-    return out
-
-
-_OPERATORS.define("product(Tensor x, Tensor? values, int number, int n_rows, bool transposed) -> Tensor")
-_OPERATORS.define("sampled(Tensor left, Tensor right, int number, int n_entries) -> Tensor")
-_OPERATORS.define("own_values(Tensor like, int number, int n_entries) -> Tensor")
-for _computed_by in (_product, _sampled, _own_values):
-    for _kind in ("CPU", "CUDA"):
-        _OPERATORS.impl(_computed_by.__name__[1:], _computed_by, _kind)
-
-
-@torch.library.register_fake("cvrarray::product", lib=_OPERATORS)  # type: ignore[untyped-decorator]
 def _shape_of_product(x: Any, values: Any, number: int, n_rows: int, transposed: bool) -> Any:
     A = _array(number)
     _check(A.T if transposed else A, x, values)  # compiled code is checked here, while it is made
     return x.new_empty((n_rows, *x.shape[1:]))
-
-
-@torch.library.register_fake("cvrarray::sampled", lib=_OPERATORS)  # type: ignore[untyped-decorator]
-def _shape_of_sampled(left: Any, right: Any, number: int, n_entries: int) -> Any:
-    _check_factors(_array(number), left, right)
-    return left.new_empty(n_entries)
-
-
-@torch.library.register_fake("cvrarray::own_values", lib=_OPERATORS)  # type: ignore[untyped-decorator]
-def _shape_of_own_values(like: Any, number: int, n_entries: int) -> Any:
-    return like.new_empty(n_entries, dtype=_TORCHS[_array(number).dtype])
 
 
 def _keep_product(ctx: Any, inputs: Any, output: Any) -> None:
@@ -320,7 +277,7 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
             to_x = _applied(A, gradient.conj(), values, not transposed).conj()
         if values is not None and ctx.needs_input_grad[1]:
             pair = (x.conj(), gradient) if transposed else (gradient, x.conj())
-            found = torch.ops.cvrarray.sampled(*pair, _number(A), values.shape[0])
+            found = _sampled(*pair, _number(A), values.shape[0])
             to_values = (found if values.is_complex() else torch.real(found)).to(values.dtype)
         return to_x, to_values, None, None
 
@@ -328,7 +285,7 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
     def vmap(info: Any, dims: Any, x: torch.Tensor, values: torch.Tensor | None, A: Any, transposed: bool) -> Any:
         """A stack of operands is one product with all of their columns."""
         if dims[1] is not None:
-            raise TypeError("torch.func.vmap maps x of cvrarray.torch.matmul, not values. Make a product for each of them")
+            return _each(lambda x, values, *of: _applied(of[0], x, values, of[1]), info, dims, x, values, A, transposed)
         x = x.movedim(dims[0], 1)
         y = _applied(A, x.reshape(x.shape[0], -1), values, transposed)
         return y.reshape(y.shape[0], *x.shape[1:]), 1
@@ -347,31 +304,75 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
     backward = _Transformed.backward
 
 
+def _mapped_product(info: Any, dims: Any, x: Any, values: Any, number: int, n_rows: int, transposed: bool) -> Any:
+    return _Transformed.vmap(info, dims, x, values, _array(number), transposed)
+
+
+_operator(
+    "product(Tensor x, Tensor? values, int number, int n_rows, bool transposed) -> Tensor",
+    *(_product, _shape_of_product, _keep_product, _back_product, _mapped_product),
+)
+
+# --------------------------------------------------------------------------------------------- products at stored places
+
+
+def _at_places(left: torch.Tensor, right: torch.Tensor, number: int, n_entries: int) -> torch.Tensor:
+    """``torch.ops.cvrarray.sampled``, computed: ``sum(left[row] * right[col])`` for each entry of the array of a
+    number.
+    """
+    array, out = _array(number), left.new_empty(n_entries)
+    _check_factors(array, left, right)
+    if not out.numel() or not left.numel():
+        return out.zero_()
+    with _on_stream(left), np.errstate(all="ignore"):
+        a, b = (_view(t if t.ndim > 1 else t[:, None]) for t in (left, right))
+        at_places(array, a, b, _NUMPYS[left.dtype], _view(out))
+    return out
+
+
+def _own_values(like: torch.Tensor, number: int, n_entries: int) -> torch.Tensor:
+    """``torch.ops.cvrarray.own_values``, computed: the values of the array of a number."""
+    A = _array(number)
+    out = like.new_empty(n_entries, dtype=_TORCHS[A.dtype])
+    if n_entries:
+        with _on_stream(like):
+            _view(out)[...] = entries_of(A)
+    return out
+
+
+def _shape_of_sampled(left: Any, right: Any, number: int, n_entries: int) -> Any:
+    _check_factors(_array(number), left, right)
+    return left.new_empty(n_entries)
+
+
 def _keep_sampled(ctx: Any, inputs: Any, output: Any) -> None:
-    left, right, ctx.number, _ = inputs
+    left, right, number, _ = inputs
     ctx.save_for_backward(left, right)
-    ctx.array = _array(ctx.number)
+    ctx.array = _array(number)
 
 
 def _back_sampled(ctx: Any, gradient: Any) -> Any:
     """With the gradient for values: the matrix's product with ``conj(right)``, and its transpose's with ``conj(left)``."""
     left, right = ctx.saved_tensors
-    product = torch.ops.cvrarray.product
-    to_left = product(right.conj(), gradient, ctx.number, left.shape[0], False) if ctx.needs_input_grad[0] else None
-    to_right = product(left.conj(), gradient, ctx.number, right.shape[0], True) if ctx.needs_input_grad[1] else None
+    to_left = _applied(ctx.array, right.conj(), gradient) if ctx.needs_input_grad[0] else None
+    to_right = _applied(ctx.array, left.conj(), gradient, True) if ctx.needs_input_grad[1] else None
     return to_left, to_right, None, None
 
 
-def _mapped_product(info: Any, dims: Any, x: Any, values: Any, *rest: Any) -> Any:
-    """Vectors of one matrix are columns."""
-    if dims[1] is not None:
-        return _each(torch.ops.cvrarray.product)(info, dims, x, values, *rest)
-    x = x.movedim(dims[0], -1)
-    y = torch.ops.cvrarray.product(x.flatten(1), values, *rest)
-    return y.reshape(y.shape[0], *x.shape[1:]), -1 + x.ndim
+def _mapped_sampled(info: Any, dims: Any, *inputs: Any) -> Any:
+    return _each(_sampled, info, dims, *inputs)
 
 
-torch.library.register_autograd("cvrarray::product", _back_product, setup_context=_keep_product, lib=_OPERATORS)
-torch.library.register_autograd("cvrarray::sampled", _back_sampled, setup_context=_keep_sampled, lib=_OPERATORS)
-torch.library.register_vmap("cvrarray::product", _mapped_product, lib=_OPERATORS)
-torch.library.register_vmap("cvrarray::sampled", _each(torch.ops.cvrarray.sampled), lib=_OPERATORS)
+_sampled: Callable[..., torch.Tensor] = _operator(
+    "sampled(Tensor left, Tensor right, int number, int n_entries) -> Tensor",
+    *(_at_places, _shape_of_sampled, _keep_sampled, _back_sampled, _mapped_sampled),
+)
+
+_OPERATORS.define("own_values(Tensor like, int number, int n_entries) -> Tensor")
+for _kind in ("CPU", "CUDA"):
+    _OPERATORS.impl("own_values", _own_values, _kind)
+
+
+@torch.library.register_fake("cvrarray::own_values", lib=_OPERATORS)  # type: ignore[untyped-decorator]
+def _shape_of_own_values(like: Any, number: int, n_entries: int) -> Any:
+    return like.new_empty(n_entries, dtype=_TORCHS[_array(number).dtype])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,9 @@ from ..core import devices
 from ..linalg import preconditioners
 from ..linalg.operators import check_square
 from ..linalg.solution import INFO
+from .products import _sampled
 from .tensors import (
     _NUMPYS,
-    _OPERATORS,
     _array,
     _check,
     _check_version,
@@ -25,6 +26,7 @@ from .tensors import (
     _number,
     _of_columns,
     _on_stream,
+    _operator,
     _version,
     _view,
 )
@@ -112,7 +114,7 @@ def solve(
     of_array = _number(A)
 
     def solved(b: torch.Tensor) -> torch.Tensor:
-        return torch.ops.cvrarray.solve(b, values, of_array, False, False, *options)
+        return _solve(b, values, of_array, False, False, *options)
 
     if not torch.compiler.is_compiling():
         _check_system(A, b, values, options)
@@ -168,7 +170,7 @@ def _base(A: Any) -> Any:
     return getattr(A, "base", A)
 
 
-def _solve(
+def _computed(
     b: torch.Tensor, values: torch.Tensor | None, number: int, transposed: bool, is_gradient: bool, *options: Any
 ) -> torch.Tensor:
     """``torch.ops.cvrarray.solve``, computed: x with ``A @ x = b``, or ``A.T @ x = b``, for the array of a number."""
@@ -234,15 +236,6 @@ def _check_system(A: Any, b: Any, values: Any, options: tuple[Any, ...]) -> None
         raise TypeError(f"b must be of dtype float32, float64, complex64 or complex128; got {b.dtype}. Use b.to(torch.float64)")
 
 
-_OPERATORS.define(
-    "solve(Tensor b, Tensor? values, int number, bool transposed, bool is_gradient, str method, str M, int M_number,"
-    " float rtol, float atol, int? maxiter, int? restart, str unconverged) -> Tensor"
-)
-for _kind in ("CPU", "CUDA"):
-    _OPERATORS.impl("solve", _solve, _kind)
-
-
-@torch.library.register_fake("cvrarray::solve", lib=_OPERATORS)  # type: ignore[untyped-decorator]
 def _shape_of_solve(b: Any, values: Any, number: int, transposed: bool, is_gradient: bool, *options: Any) -> Any:
     _check_system(_array(number), b, values, options)
     return torch.empty_like(b, memory_format=torch.contiguous_format)
@@ -259,26 +252,29 @@ def _back_solve(ctx: Any, gradient: Any) -> Any:
     """``A.H @ to_b = gradient``, and ``-to_b * conj(x)`` at the array's entries."""
     values, x = ctx.saved_tensors
     _check_version(ctx, values)
-    of, transposed = torch.ops.cvrarray.solve, ctx.transposed
+    transposed = ctx.transposed
     if _METHODS[ctx.options[0]]:
-        to_b = of(gradient, values, ctx.number, transposed, True, *ctx.options)
+        to_b = _solve(gradient, values, ctx.number, transposed, True, *ctx.options)
     else:
-        to_b = of(gradient.conj(), values, ctx.number, not transposed, True, *ctx.options).conj()
+        to_b = _solve(gradient.conj(), values, ctx.number, not transposed, True, *ctx.options).conj()
     to_values = None
     if values is not None and ctx.needs_input_grad[1]:
         pair = (x.conj(), to_b) if transposed else (to_b, x.conj())
-        found = torch.ops.cvrarray.sampled(*pair, ctx.number, values.shape[0])
+        found = _sampled(*pair, ctx.number, values.shape[0])
         to_values = -(found if values.is_complex() else torch.real(found)).to(values.dtype)
     return to_b, to_values, *[None] * 11
 
 
 def _mapped_solve(info: Any, dims: Any, b: Any, values: Any, *rest: Any) -> Any:
-    """The same."""
+    """Vectors of one matrix are columns."""
     if dims[1] is not None:
-        return _each(torch.ops.cvrarray.solve)(info, dims, b, values, *rest)
+        return _each(_solve, info, dims, b, values, *rest)
     b = b.movedim(dims[0], -1)
-    return torch.ops.cvrarray.solve(b.flatten(1), values, *rest).reshape(b.shape), b.ndim - 1
+    return _solve(b.flatten(1), values, *rest).reshape(b.shape), b.ndim - 1
 
 
-torch.library.register_autograd("cvrarray::solve", _back_solve, setup_context=_keep_solve, lib=_OPERATORS)
-torch.library.register_vmap("cvrarray::solve", _mapped_solve, lib=_OPERATORS)
+_solve: Callable[..., torch.Tensor] = _operator(
+    "solve(Tensor b, Tensor? values, int number, bool transposed, bool is_gradient, str method, str M, int M_number,"
+    " float rtol, float atol, int? maxiter, int? restart, str unconverged) -> Tensor",
+    *(_computed, _shape_of_solve, _keep_solve, _back_solve, _mapped_solve),
+)

@@ -54,7 +54,49 @@ def _check_version(ctx: Any, values: torch.Tensor | None) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------------------ many vectors
+# ------------------------------------------------------------------------------------------------------- operators
+
+
+# A name of PyTorch's own, which may go in any version, is quicker than the public way: to use `autograd.Function` always.
+_are_transformed = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)  # by vmap, torch.func.grad and the like
+
+
+def _operator(
+    schema: str, computed: Callable[..., Any], shape: Callable[..., Any], keep: Any, back: Any, mapped: Any
+) -> Callable[..., torch.Tensor]:
+    """The operator that `computed` computes of tensors that have memory, registered, as a function that every transform of
+    PyTorch's takes.
+
+    ``shape(*inputs)`` is an empty tensor like its output; ``keep(ctx, inputs, output)`` and ``back(ctx, gradient)`` are its
+    gradient's, ``mapped(info, dims, *inputs)`` is that of ``torch.func.vmap``.
+    """
+    name = schema.partition("(")[0]
+    _OPERATORS.define(schema)
+    for kind in ("CPU", "CUDA"):
+        _OPERATORS.impl(name, computed, kind)
+    torch.library.register_fake(f"cvrarray::{name}", shape, lib=_OPERATORS)
+    torch.library.register_autograd(f"cvrarray::{name}", back, setup_context=keep, lib=_OPERATORS)
+    torch.library.register_vmap(f"cvrarray::{name}", mapped, lib=_OPERATORS)
+    registered = getattr(torch.ops.cvrarray, name)
+    ways = {"forward": computed, "setup_context": keep, "backward": back, "vmap": mapped}
+    # what is registered knows no torch.func
+    function: Any = type(name, (torch.autograd.Function,), {way: staticmethod(of) for way, of in ways.items()})
+
+    def call(*inputs: Any) -> torch.Tensor:
+        is_for_functions = not torch.compiler.is_compiling() and _are_transformed()
+        result: torch.Tensor = function.apply(*inputs) if is_for_functions else registered(*inputs)
+        return result
+
+    return call
+
+
+def _each(operator: Callable[..., torch.Tensor], info: Any, dims: Any, *args: Any) -> tuple[torch.Tensor, int]:
+    """What maps an operator: a call for each."""
+    of = (
+        operator(*(a if dim is None else a.select(dim, k) for a, dim in zip(args, dims, strict=True)))
+        for k in range(info.batch_size)
+    )
+    return torch.stack(list(of)), 0
 
 
 def _of_columns(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
@@ -62,19 +104,6 @@ def _of_columns(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tenso
     x = x.movedim(-2, 0)
     y = function(x.flatten(1))
     return y.reshape(y.shape[0], *x.shape[1:]).movedim(0, -2)
-
-
-def _each(operator: Any) -> Callable[..., Any]:
-    """What maps an operator: a call for each."""
-
-    def mapped(info: Any, dims: Any, *args: Any) -> Any:
-        of = (
-            operator(*(a if dim is None else a.select(dim, k) for a, dim in zip(args, dims, strict=True)))
-            for k in range(info.batch_size)
-        )
-        return torch.stack(list(of)), 0
-
-    return mapped
 
 
 # ---------------------------------------------------------------------------------------------------- tensors as arrays
