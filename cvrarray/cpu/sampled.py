@@ -17,8 +17,8 @@ def _sample(first, last, n_entries, row, col, left, right, out):
     k = left.shape[1]
     for e in range(first * RANGE, min(last * RANGE, n_entries)):
         a, b = simd.pointer(left, row[e] * k), simd.pointer(right, col[e] * k)
-        total = a[0] * b[0]
-        for t in range(1, k):
+        total = left.dtype.type(0)
+        for t in range(k):
             total += a[t] * b[t]
         out[e] = total
 
