@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import pickle
+import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -513,3 +515,15 @@ def test_copies_of_preconditioners_are_others(device):
         warnings.simplefilter("error")
         others = [M.astype("float32"), M.frozen()] + ([pickle.loads(pickle.dumps(M))] if device == "cpu" else [])
     assert len({M._number, *(other._number for other in others)}) == 1 + len(others)
+
+
+def test_the_gallery_prints_what_it_records(capsys):
+    """The site is built without PyTorch: this runs the page's code, and compares with the numbers on it."""
+    page = (Path(__file__).parent.parent / "docs" / "gallery" / "stiffness.md").read_text()
+    names: dict[str, object] = {}
+    exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), names)
+    (recorded,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    numbers = [np.array([float(n) for n in re.findall(r"\d+\.\d*", text)]) for text in (recorded, capsys.readouterr().out)]
+    np.testing.assert_allclose(*numbers, atol=0.011)
+    (drawn,) = re.findall(r"found = \[(.*?)\]", page, re.DOTALL)
+    np.testing.assert_array_equal([float(n) for n in re.findall(r"\d+\.\d*", drawn)], numbers[0])

@@ -78,13 +78,15 @@ def _operator(
     torch.library.register_autograd(f"cvrarray::{name}", back, setup_context=keep, lib=_OPERATORS)
     torch.library.register_vmap(f"cvrarray::{name}", mapped, lib=_OPERATORS)
     registered = getattr(torch.ops.cvrarray, name)
-    ways = {"forward": computed, "setup_context": keep, "backward": back, "vmap": mapped}
-    # what is registered knows no torch.func
-    function: Any = type(name, (torch.autograd.Function,), {way: staticmethod(of) for way, of in ways.items()})
+
+    class Function(torch.autograd.Function):  # type: ignore[misc]
+        """The same for ``torch.func``, of which what is registered knows nothing."""
+
+        forward, setup_context, backward, vmap = map(staticmethod, (computed, keep, back, mapped))
 
     def call(*inputs: Any) -> torch.Tensor:
         is_for_functions = not torch.compiler.is_compiling() and _are_transformed()
-        result: torch.Tensor = function.apply(*inputs) if is_for_functions else registered(*inputs)
+        result: torch.Tensor = Function.apply(*inputs) if is_for_functions else registered(*inputs)
         return result
 
     return call
