@@ -394,6 +394,9 @@ def test_what_gradients_need_lives_as_long(device):
         (lambda b, v: {"M": "ilu"}, ValueError, "M must be 'jacobi' or 'block_jacobi'.*'ilu'"),
         (lambda b, v: {"M": lambda r: r}, TypeError, "M must be 'jacobi'.*function"),
         (lambda b, v: {"rtol": -1.0}, ValueError, "rtol must be a real number from 0"),
+        (lambda b, v: {"atol": "0"}, ValueError, "atol must be a real number from 0"),
+        (lambda b, v: {"maxiter": 2.5}, ValueError, "maxiter must be a whole number from 0; got 2.5"),
+        (lambda b, v: {"method": "gmres", "restart": -1}, ValueError, "restart must be a whole number"),
     ],
 )
 def test_what_does_not_fit_says_why(change, error, match, device):

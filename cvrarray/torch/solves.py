@@ -13,7 +13,7 @@ from .. import linalg
 from ..array.base import SparseArray
 from ..array.transposed import with_values
 from ..core import devices
-from ..linalg import preconditioners
+from ..linalg import arguments, preconditioners
 from ..linalg.operators import check_square
 from ..linalg.solution import INFO
 from .products import _sampled
@@ -216,7 +216,7 @@ def _tell(matrix: Any, b: Any, x: Any, info: int, is_gradient: bool, options: tu
 
 def _check_system(A: Any, b: Any, values: Any, options: tuple[Any, ...]) -> None:
     """TypeError or ValueError unless the arguments of a solve fit; nothing here waits for a GPU."""
-    method, _, _, _, atol, _, restart, unconverged = options
+    method, _, _, rtol, atol, maxiter, restart, unconverged = options
     if method not in _METHODS:
         raise ValueError(f"method must be one of {', '.join(_METHODS)}; got {method!r}")
     if unconverged not in ("raise", "warn"):
@@ -225,6 +225,10 @@ def _check_system(A: Any, b: Any, values: Any, options: tuple[Any, ...]) -> None
         raise ValueError(f"restart is gmres's; got {restart!r} for {method}. Leave it out")
     if atol and method == "minres":
         raise ValueError(f"atol is not minres's; got {atol!r}. Use rtol")
+    for value, name in ((rtol, "rtol"), (atol, "atol")):
+        arguments.tolerance(value, name)
+    for value, name in ((maxiter, "maxiter"), (restart, "restart")):
+        arguments.count(value, name, 0)
     check_square(A.shape)
     _check(A, b, values, "b")
     if b.dtype not in _SOLVED:
