@@ -258,9 +258,9 @@ def _back_solve(ctx: Any, gradient: Any) -> Any:
         to_b = _solve(gradient.conj(), values, ctx.number, not transposed, True, *ctx.options).conj()
     to_values = None
     if values is not None and ctx.needs_input_grad[1]:
-        pair = (x.conj(), to_b) if transposed else (to_b, x.conj())
+        pair = (x.conj(), -to_b) if transposed else (-to_b, x.conj())
         found = _sampled(*pair, ctx.number, values.shape[0])
-        to_values = -(found if values.is_complex() else torch.real(found)).to(values.dtype)
+        to_values = (found if values.is_complex() else torch.real(found)).to(values.dtype)
     return to_b, to_values, *[None] * 11
 
 
