@@ -185,10 +185,17 @@ def test_values_are_true_or_false():
 @pytest.mark.small
 @pytest.mark.parametrize("k", [1, 3, 12, 40])
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
-def test_each_way_once_with_cuda(k, dtype, gpu):
-    """What a sanitizer looks at: one lane an entry to all, and rows that no load of 16 bytes fits."""
+def test_each_way_once_with_cuda(k, dtype, gpu, monkeypatch):
+    """What a sanitizer looks at: one lane an entry to many, rows that no load of 16 bytes fits, several rounds of a block."""
+    from cvrarray.gpu import sampled
+
+    for name, value in (("BLOCKS", 1), ("ROUNDS", 3), ("processors", lambda: 2)):
+        monkeypatch.setattr(sampled, name, value)
     csr = zoo.floats("power_law", dtype)
     X, Y = factors(csr.shape, k, dtype)
-    found = get(cvrarray.sddmm(cvrarray.CVRArray(csr, device=gpu), put(X, gpu), put(Y, gpu), values=False).data)
+    A = cvrarray.CVRArray(csr, device=gpu)
+    found = get(cvrarray.sddmm(A, put(X, gpu), put(Y, gpu), values=False).data)
     expected, bound = exact(csr, X, Y)
     assert (abs(found - expected) <= bound).all()
+    monkeypatch.undo()
+    assert_same_bits(cvrarray.sddmm(A, put(X, gpu), put(Y, gpu), values=False).data, found)

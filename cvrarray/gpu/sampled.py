@@ -42,10 +42,10 @@ def products(row: cupy.ndarray, col: cupy.ndarray, left: cupy.ndarray, right: cu
     launch(row, col, left, right, out, (lanes, TOGETHER[lanes > 1], wide, aligned))
 
 
-def launch(row: Any, col: Any, left: Any, right: Any, out: Any, of: tuple[int, int, int, bool], rounds: int = ROUNDS) -> None:
+def launch(row: Any, col: Any, left: Any, right: Any, out: Any, of: tuple[int, int, int, bool]) -> None:
     """The kernel with as many lanes, entries together and numbers a load."""
     step = BLOCK // of[0] * of[1]
-    each = step * max(1, min(rounds, out.size // (step * BLOCKS * processors())))
+    each = step * max(1, min(ROUNDS, out.size // (step * BLOCKS * processors())))
     SAMPLED(out.dtype, row.dtype, *of)(
         blocks(out.size, each),
         (BLOCK,),
