@@ -2,7 +2,8 @@
 
     python -m asv_bench.record.gradients
 
-Two tables, on the GPU if there is one:
+``make bench-gradients`` runs it and writes docs/benchmarks/gradients-cpu.md or gradients-gpu.md. Two tables, on the GPU if
+there is one:
 
   sddmm      ms of ``cvrarray.torch.sddmm(A, X, Y, False)`` and of ``torch.sparse.sampled_addmm`` with ``beta=0``, of K columns
   solve      ms of a solve of a 7-point Laplacian with uneven weights to 1e-10 by cg with Jacobi, and of it with the
@@ -19,8 +20,10 @@ import math
 import statistics
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +33,8 @@ from cvrarray import generate
 from cvrarray.cli import bench
 from cvrarray.core import clocks, devices
 
-from . import command
+from . import command, machine, pages
+from .clocks import OtherLoad
 
 RTOL = 1e-10
 #: Of the generated matrices: by the kind of device.
@@ -51,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", help="cpu, cuda or cuda:N; default: the GPU if there is one")
     parser.add_argument("--repeats", type=int, default=11, metavar="N", help="samples of each; default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="of the matrices; default: %(default)s")
+    parser.add_argument("--report", metavar="FOLDER", help="write gradients-cpu.md or gradients-gpu.md there")
     return parser
 
 
@@ -60,13 +65,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print."""
+    """Measure, print and write."""
     device = devices.default() if args.device is None else devices.parse(args.device)
     bench.check_positive("repeats", args.repeats)
     warnings.filterwarnings("ignore", message="Sparse")  # CSR tensors of PyTorch's are in beta state
+    others, lines = OtherLoad(), list[str]()
+
+    def tell(line: str) -> None:
+        print(line, flush=True)
+        lines.append(line)
+
     with device.use():
         if args.only != "solve":
-            print(f"sddmm, ms        {'':10} {'k':>4} {'nnz':>11} {'ours':>9} {'PyTorch':>9} {'times':>6}")
+            tell(f"{'sddmm, ms':16} {'':10} {'k':>4} {'nnz':>11} {'ours':>9} {'PyTorch':>9} {'times':>6}")
             for name in args.matrices.split(","):
                 csr = generate.build(name, scale=args.scale or SCALE[device.kind], xp=device.xp, seed=args.seed)
                 for dtype in args.dtype.split(","):
@@ -74,9 +85,21 @@ def run(args: argparse.Namespace) -> int:
                         times = sddmm(csr.astype(dtype), k, device, args.repeats)
                         ours, theirs = (1e3 * times[who].median for who in ("ours", "torch"))
                         about = f"{name:16} {dtype:10} {k:4} {csr.nnz:11,}"
-                        print(f"{about} {ours:9.3f} {theirs:9.3f} {theirs / ours:6.2f}", flush=True)
+                        tell(f"{about} {ours:9.3f} {theirs:9.3f} {theirs / ours:6.2f}")
+            tell("")
         if args.only != "sddmm":
-            solves(laplacian(args.side or SIDE[device.kind], args.seed), device, min(args.repeats, 5))
+            for line in solves(laplacian(args.side or SIDE[device.kind], args.seed), device, min(args.repeats, 5)):
+                tell(line)
+    if args.report is not None:
+        kind = "CPU" if device.kind == "cpu" else "GPU"
+        versions = pages.libraries({"versions": bench.versions("torch") | {"cvrarray": machine.version()}})
+        name, today = machine.describe(device)["name"], datetime.now(UTC)
+        about = f"Written by `make bench-gradients` on {today:%Y-%m-%d}. {name}; {versions}."
+        load = "" if others.cpus() is None else f" Other work kept {others.cpus():.1f} CPUs busy meanwhile."
+        parts = (f"# Gradients on a {kind}, beside PyTorch", about + load, "```text", *lines, "```")
+        folder = Path(args.report)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"gradients-{kind.lower()}.md").write_text("\n\n".join(parts[:2]) + "\n\n" + "\n".join(parts[2:]) + "\n")
     return 0
 
 
@@ -115,8 +138,8 @@ def laplacian(side: int, seed: int = 0) -> Any:
     return scipy.sparse.csr_array(scipy.sparse.diags_array(np.asarray(both.sum(axis=1)) + edge) - both)
 
 
-def solves(csr: Any, device: devices.Device, repeats: int) -> None:
-    """A solve, and one with gradients, by us and by hand."""
+def solves(csr: Any, device: devices.Device, repeats: int) -> Iterator[str]:
+    """A solve, and one with gradients, by us and by hand: lines of a table."""
     import torch
 
     from cvrarray import torch as ours
@@ -163,14 +186,14 @@ def solves(csr: Any, device: devices.Device, repeats: int) -> None:
                 times[name][0].append(forward)
                 times[name][1].append(both)
             results[name] = (kept["x"].detach(), *kept["gradients"])
-    print(f"\nsolve of {len(csr.indptr) - 1:,} unknowns to {RTOL}, ms {'':10} {'solve':>9} {'with gradients':>15} {'times':>6}")
+    yield f"solve of {len(csr.indptr) - 1:,} unknowns to {RTOL}, ms {'':10} {'solve':>9} {'with gradients':>15} {'times':>6}"
     of_ours = statistics.median(times["ours"][1])
     for name, seconds in times.items():
         off = max(float((p - q).norm() / q.norm()) for p, q in zip(results["ours"], results[name], strict=True))
         ms = [1e3 * statistics.median(of) for of in seconds]
-        print(f"{name:46} {ms[0]:9.1f} {ms[1]:15.1f} {1e-3 * ms[1] / of_ours:6.2f}   off by {off:.1e}", flush=True)
+        yield f"{name:46} {ms[0]:9.1f} {ms[1]:15.1f} {1e-3 * ms[1] / of_ours:6.2f}   off by {off:.1e}"
     if device.kind == "cuda":
-        print("memory of ours, vectors of b's size: " + memory(lambda: contenders["ours"](b, values), b, values, device))
+        yield "memory of ours, vectors of b's size: " + memory(lambda: contenders["ours"](b, values), b, values, device)
 
 
 def peers(csr: Any, device: devices.Device) -> dict[str, Callable[[Any], Callable[[Any], Any]]]:
