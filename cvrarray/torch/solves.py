@@ -53,8 +53,9 @@ def solve(
     The backward pass solves with the transpose of A by the same method and preconditioner (with A itself where the method
     is for symmetric matrices), and takes the gradient with respect to the values at A's places alone:
     ``A.H @ g_b = g``, ``g_values[e] = -g_b[row[e]] * conj(x[col[e]])``. So it takes as long as the solve, and memory for
-    four vectors more. It is the registered operator ``torch.ops.cvrarray.solve``: ``torch.compile`` takes it without a
-    break, and its gradients have gradients.
+    at most four vectors more and the gradients; for that of the values A keeps 8 bytes for each entry, where it lies. It
+    is the registered operator ``torch.ops.cvrarray.solve``: ``torch.compile`` takes it without a break, and its gradients
+    have gradients.
 
     Parameters
     ----------
