@@ -46,7 +46,7 @@ def sddmm(A: Any, X: Any, Y: Any, out: Any = None, *, values: Any = True) -> Any
     -----
     The sums over k are added in an order that k alone fixes, with the dtype and the device: in the result's dtype, of
     float16 in float32. A keeps the rows and columns of its places, 8 bytes each, for the next call and for all arrays
-    of its structure. PyTorch and CUDA call the operation SDDMM: I. Nisa et al., "Sampled Dense Matrix Multiplication for
+    of its structure. DGL and CUDA call the operation SDDMM: I. Nisa et al., "Sampled Dense Matrix Multiplication for
     High-Performance Machine Learning", HiPC 2018.
 
     Examples
