@@ -20,6 +20,8 @@
 #                                 docs/benchmarks/ops.md                    (BENCH_ARGS="--scale small rmat" for a quick look)
 # make bench-few                  values in few bytes beside plain ones; writes docs/benchmarks/few-cpu.* or few-gpu.*
 # make bench-solve                an iteration of cg beside SciPy's, on a GPU CuPy's and Warp's; writes docs/benchmarks/solve-*
+# make bench-gradients            products at stored places, and solves with gradients, beside PyTorch's; writes
+#                                 docs/benchmarks/gradients-cpu.md or gradients-gpu.md; PYTHON has PyTorch
 # make bench-asv                  asv over the commit that is checked out, results in .asv/results   (ASV_ARGS="--bench Product")
 # make bench-check                asv's benchmarks, some of them run once at small size: do they still work?
 # make peer-suites                the tests that SciPy, pydata/sparse and Dask ship, against our arrays; writes docs/peer-suites.json
@@ -55,7 +57,7 @@ DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>
 CUDA := $(if $(DRIVER),$(shell if [ $(DRIVER) -ge 580 ]; then echo cuda13; elif [ $(DRIVER) -ge 525 ]; then echo cuda12; fi))
 comma := ,
 
-.PHONY: demo house test test-slow peer-suites works kill-test gpu-test gpu-sanitize gpu-memcheck gpu-racecheck bench bench-gpu bench-unseen bench-columns ablate record-gpu bench-ops bench-few bench-solve bench-asv bench-check fuzz docs docs-check wheel-check lint format clean
+.PHONY: demo house test test-slow peer-suites works kill-test gpu-test gpu-sanitize gpu-memcheck gpu-racecheck bench bench-gpu bench-unseen bench-columns ablate record-gpu bench-ops bench-few bench-solve bench-gradients bench-asv bench-check fuzz docs docs-check wheel-check lint format clean
 
 demo: $(VENV)/.installed-demo$(if $(CUDA),-$(CUDA))
 	$(BIN)/cvrarray bench elasticity rmat --repeats 7 $(FILES)
@@ -127,6 +129,9 @@ record-gpu:
 
 bench-ops: $(VENV)/.installed-bench
 	$(BIN)/python -m asv_bench.record.ops --report docs/benchmarks $(BENCH_ARGS)
+
+bench-gradients:
+	$(PYTHON) -m asv_bench.record.gradients --report docs/benchmarks $(BENCH_ARGS)
 
 bench-few: $(VENV)/.installed-demo-$(or $(CUDA),bench)
 	$(BIN)/python -m asv_bench.record.few_values --report docs/benchmarks $(BENCH_ARGS) $(FILES)

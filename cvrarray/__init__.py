@@ -22,6 +22,7 @@ _HOME = {
     "asarray": "choice.construct",
     "statistics": "choice.model",
     "tune": "choice.tuning",
+    "sddmm": "array.sampled",
     "get_num_threads": "core.threads",
     "set_num_threads": "core.threads",
     "read": "files",
@@ -50,6 +51,7 @@ __all__ = [
     "open_store",
     "read",
     "save",
+    "sddmm",
     "set_num_threads",
     "statistics",
     "to_dask",
@@ -82,6 +84,7 @@ if TYPE_CHECKING:
     __version__: str
     from . import dask as dask
     from . import generate, linalg
+    from .array.sampled import sddmm
     from .bbcsr import BBCSRArray
     from .choice.assembly import Assembly
     from .choice.construct import asarray

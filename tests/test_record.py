@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -282,6 +283,31 @@ def test_few_values(tmp_path, capsys, monkeypatch):
         assert case["few"]["same_bits"]
         assert f"{few_values.speedup(case, 'few'):.2f}x" in page
     assert "geometric mean" in capsys.readouterr().out
+
+
+def test_gradients(tmp_path, capsys, device):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    from asv_bench.record import gradients
+
+    limits = [
+        "--scale",
+        "small",
+        "--matrices",
+        "elast3",
+        "--columns",
+        "4",
+        "--dtype",
+        "float32",
+        "--side",
+        "6",
+        "--repeats",
+        "1",
+    ]
+    assert gradients.main([*limits, "--device", device, "--report", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert shown in (tmp_path / f"gradients-{'cpu' if device == 'cpu' else 'gpu'}.md").read_text()
+    assert all(float(off) < 1e-9 for off in re.findall(r"off by (\S+)", shown))
+    assert gradients.main(["--repeats", "0"]) == 2
 
 
 def test_heisenberg():

@@ -116,8 +116,8 @@ def test_values_stand_for_the_arrays_own(build, device):
 def test_the_operators_pass_torchs_own_check(device):
     A, dense = made(DEFAULTS[0], device)
     x, values = random(23, 2, like=dense).requires_grad_(), values_of(A)
-    torch.library.opcheck(torch.ops.cvrarray.product, (x, values, cvrarray.torch._number(A), 37, False))
-    torch.library.opcheck(torch.ops.cvrarray.sampled, (random(37, 2, like=dense), x, cvrarray.torch._number(A), A.nnz))
+    torch.library.opcheck(torch.ops.cvrarray.product, (x, values, cvrarray.torch.tensors._number(A), 37, False))
+    torch.library.opcheck(torch.ops.cvrarray.sampled, (random(37, 2, like=dense), x, cvrarray.torch.tensors._number(A), A.nnz))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
@@ -157,7 +157,7 @@ def test_vectors_with_strides(build, device):
 
 
 def test_pytorch_without_its_own_test_of_transforms(device, monkeypatch):
-    monkeypatch.setattr(cvrarray.torch, "_are_transformed", lambda: True)
+    monkeypatch.setattr(cvrarray.torch.tensors, "_are_transformed", lambda: True)
     A, dense = made(DEFAULTS[0], device)
     x = random(23, like=dense).requires_grad_()
     torch.testing.assert_close(A @ x, dense @ x)
@@ -177,8 +177,8 @@ def test_function_transforms(build, device):
     torch.testing.assert_close(
         torch.func.vmap(lambda X: A @ X, in_dims=2, out_dims=2)(torch.stack([X.T, X.T], 2))[..., 1], dense @ X.T
     )
-    with pytest.raises(TypeError, match="maps x"):
-        torch.func.vmap(lambda v: cvrarray.torch.matmul(A, x, v))(torch.stack([values, values]))
+    mapped = torch.func.vmap(lambda v: cvrarray.torch.matmul(A, x, v))(torch.stack([values, 2 * values]))
+    torch.testing.assert_close(mapped, torch.stack([dense @ x, 2 * (dense @ x)]))
 
 
 def wide(dtype=np.float32):
@@ -338,13 +338,13 @@ def test_compiled_code_checks_dtypes(device):
     with pytest.raises(Exception, match=r"holds the product of torch\.float64.*float32.*x\.to"):
         compiled(A, x.float())
     with pytest.raises(TypeError, match="holds the product"):
-        torch.ops.cvrarray.product(x[0].float(), None, cvrarray.torch._number(A), 37, False)
+        torch.ops.cvrarray.product(x[0].float(), None, cvrarray.torch.tensors._number(A), 37, False)
 
 
 def test_an_array_must_outlive_its_operator(device):
     A, dense = made(DEFAULTS[0], device)
     cvrarray.torch.matmul(A, random(23, like=dense))  # registers the operators
-    number = cvrarray.torch._number(A)
+    number = cvrarray.torch.tensors._number(A)
     del A
     with pytest.raises(RuntimeError, match="is gone"):
         torch.ops.cvrarray.product(random(23, like=dense), None, number, 37, False)

@@ -22,14 +22,21 @@ from .kept import PART, Origin, Pending, Products, Structure, Transpose, forget
 from .products import by_columns
 from .transposed import TransposedArray, by_panels, keep
 
-#: Number -> array, while it lives: operators of PyTorch take numbers, not arrays. Code that ``torch.compile`` has
-#: compiled may be the first to meet an array, and only reads its number: so every array is entered.
-LIVING: WeakValueDictionary[int, FormatArray] = WeakValueDictionary()
+#: Number -> array or preconditioner, while it lives: operators of PyTorch take numbers, not arrays. Code that
+#: ``torch.compile`` has compiled may be the first to meet an array, and only reads its number: so every array is entered.
+LIVING: WeakValueDictionary[int, Any] = WeakValueDictionary()
 _NUMBERS = itertools.count(1)
 _WRITES = itertools.count(1)  # a number for each write of values, of whichever array
 
 #: Every format that is known, by name, in the order in which they are compared.
 FORMATS: dict[str, type[FormatArray]] = {}
+
+
+def entered(one: Any) -> int:
+    """The number under which `one` is found in LIVING from now on."""
+    number = next(_NUMBERS)
+    LIVING[number] = one
+    return number
 
 
 class Sample(NamedTuple):
@@ -172,8 +179,7 @@ class FormatArray(SparseArray):
         self._dense_type = self._target.xp.ndarray
         self._structure, self._version = Structure(), 0
         self._of_graphs, self._is_written_by_graphs = [], self._target.is_capturing()
-        self._number = next(_NUMBERS)
-        LIVING[self._number] = self
+        self._number = entered(self)
 
     # ------------------------------------------------------------------------------------- what a format may say of itself
 

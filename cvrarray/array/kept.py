@@ -140,7 +140,7 @@ class Structure:
 
     def __init__(self) -> None:
         self.slots: Any = None  # (nnz,) where each entry of the canonical CSR lies in the value table
-        self.places: Any = None  # the row and the column of each of these entries, once asked for
+        self.places: dict[bool, tuple[Any, Any]] = {}  # rows and columns of these entries, and (True) of the transpose's
         self.order: Any = None  # the same as the format has it, once asked for
         self.sources = Orders()  # by the order of values: Sources, or None for that of the canonical CSR
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import operator
-import sys
 from collections.abc import Callable
 from types import NoneType
 from typing import Any
@@ -54,7 +53,7 @@ def matmul(left: Any, right: Any, out: Any = None) -> Any:
         return products.multiply(left, right, out)
     ours = left if coercion.is_ours(left) else right
     other = right if ours is left else left
-    if _is_tensor(other):
+    if coercion.is_tensor(other):
         if out is not None:
             raise TypeError("out must be left out of a product with a tensor: its result is a tensor")
         return extensions.load("torch").multiply(left, right)
@@ -441,16 +440,11 @@ def _is_known(value: Any) -> bool:
     )
 
 
-def _is_tensor(value: Any) -> bool:
-    torch = sys.modules.get("torch")  # a tensor's class may be the user's own
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
 def _theirs(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result if an operand's class has own rules: Dask's or PyTorch's, once it knows our arrays; else
     NotImplemented.
     """
-    if ufunc is np.matmul and any(_is_tensor(value) for value in inputs):
+    if ufunc is np.matmul and any(coercion.is_tensor(value) for value in inputs):
         return matmul(*inputs, **kwargs)
     if any(type(value).__module__.startswith("dask.") for value in inputs):
         return extensions.load("dask").apply_ufunc(ufunc, method, inputs, kwargs)

@@ -34,15 +34,14 @@ def entries_of(array: Any) -> Any:
 
 
 def places(array: Any) -> tuple[Any, Any]:
-    """(nnz,) the row and the column of each entry of the canonical CSR; kept with the structure of tables."""
-    home = array if hasattr(array, "_structure") else array._own
-    found = None if home is None else home._structure.places
+    """(nnz,) the row and the column of each entry of the canonical CSR; kept with the structure, as those of its transpose."""
+    base = _base(array)
+    known, is_view = base._structure.places, base is not array
+    found: tuple[Any, Any] | None = known.get(is_view)
     if found is None:
         with array._target.use(), array._target.aside():
-            csr = (array if home is None else home)._own_csr()
-            found = coercion.rows(csr), csr.indices
-        if home is not None:
-            home._structure.places = found
+            csr = array._own_csr()
+            found = known[is_view] = coercion.rows(csr), csr.indices
     return found
 
 

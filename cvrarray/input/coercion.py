@@ -13,6 +13,7 @@ import itertools
 import numbers
 import operator
 import os
+import sys
 from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
 from typing import Any
@@ -164,6 +165,12 @@ def without_entries(shape: tuple[int, int], dtype: np.dtype, xp: Any) -> CSR:
 def is_ours(obj: Any) -> bool:
     """Whether `obj` is an array of ours, or a class of them."""
     return hasattr(obj, "_canonical_csr")
+
+
+def is_tensor(obj: Any) -> bool:
+    """Whether `obj` is PyTorch's, perhaps of a class of the user's own; without importing it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(obj, torch.Tensor)
 
 
 def package(obj: Any) -> str:

@@ -8,13 +8,13 @@ at once.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from ..array import encoding, structure
 from ..array.base import SparseArray
-from ..array.format import FormatArray
+from ..array.format import FormatArray, entered
 from ..core import devices
 from ..core.remembered import Remembered
 from . import operators
@@ -32,6 +32,12 @@ class Preconditioner:
     device: devices.Device
     capturable = False  #: whether an application takes no memory, once it has been made: then a CUDA graph may hold it
     version: Any = None  #: another object after each update
+    _number: int  # of this one alone, as arrays have one
+
+    def __new__(cls, *args: Any, **keywords: Any) -> Self:
+        self = super().__new__(cls)
+        self._number = entered(self)
+        return self
 
     def apply(self, r: Any, out: Any) -> Any:
         """``out = M @ r``; r and out are contiguous, of one dtype, on the preconditioner's device."""
@@ -60,6 +66,7 @@ class Preconditioner:
         """The same as it is now, which no update of this one changes: a solve has one from its beginning to its end."""
         frozen = object.__new__(type(self))
         frozen.__dict__ = self.__dict__.copy()
+        frozen._number = entered(frozen)
         return frozen
 
     def _swap(self, **new: Any) -> None:
@@ -77,7 +84,9 @@ class Preconditioner:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is compiled for it: a copy makes its own."""
-        return {name: {} if name == "_kernels" else value for name, value in self.__dict__.copy().items()}
+        state = {name: {} if name == "_kernels" else value for name, value in self.__dict__.copy().items()}
+        state.pop("_number", None)
+        return state
 
     def astype(self, dtype: Any) -> Any:
         """The same in another precision."""

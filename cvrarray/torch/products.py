@@ -1,26 +1,33 @@
-"""PyTorch: ``A @ tensor`` without a copy, and :func:`matmul`, an operator with gradients that ``torch.compile`` takes.
-
-PyTorch is imported with this module, and this module when it is asked for or a tensor meets an array. An operator takes
-tensors and numbers alone: an array is its number to it, under which the operator finds it while it lives.
-"""
+"""Products of arrays and tensors with gradients: :func:`matmul` and :func:`sddmm`, and the operators behind them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 
-from .array.format import LIVING
-from .array.transposed import TransposedArray, with_values
-from .array.values import places
-from .core import devices
-from .core.extensions import optional
-
-with optional("cvrarray.torch", "PyTorch", "torch"):
-    import torch
+from ..array.sampled import at_places
+from ..array.transposed import with_values
+from ..array.values import entries_of
+from . import tensors
+from .tensors import (
+    _NUMPYS,
+    _OPERATORS,
+    _TORCHS,
+    _array,
+    _check,
+    _check_tensor,
+    _check_version,
+    _each,
+    _number,
+    _of_columns,
+    _on_stream,
+    _operator,
+    _version,
+    _view,
+)
 
 
 def matmul(A: Any, x: torch.Tensor, values: torch.Tensor | None = None) -> torch.Tensor:
@@ -70,7 +77,7 @@ def matmul(A: Any, x: torch.Tensor, values: torch.Tensor | None = None) -> torch
         return _stacked(A, x, values) if x.ndim > 2 else torch.ops.cvrarray.product(x, values, _number(A), A.shape[0], False)
     if values is None and type(x) is torch.Tensor and not (x.requires_grad and torch.is_grad_enabled()):
         launch = A._products.ready.get((x.dtype, x.shape))  # what nearly every call needs
-        if launch is not None and x.device == launch.device and not _are_transformed():
+        if launch is not None and x.device == launch.device and not tensors._are_transformed():
             return launch(x)
     _check(A, x, values)
     return _stacked(A, x, values) if x.ndim > 2 else _applied(A, x, values)
@@ -78,9 +85,72 @@ def matmul(A: Any, x: torch.Tensor, values: torch.Tensor | None = None) -> torch
 
 def _stacked(A: Any, x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
     """A product for each matrix of a stack (..., n_cols, k), as one with all of their columns."""
-    x = x.movedim(-2, 0)
-    y = matmul(A, x.flatten(1), values)
-    return y.reshape(y.shape[0], *x.shape[1:]).movedim(0, -2)
+    return _of_columns(lambda columns: matmul(A, columns, values), x)
+
+
+def sddmm(A: Any, X: torch.Tensor, Y: torch.Tensor, values: torch.Tensor | bool = True) -> torch.Tensor:
+    """``X @ Y.T`` at the stored places of A alone, times its values, with gradients: no dense matrix is made.
+
+    It is the registered operator ``torch.ops.cvrarray.sampled``: ``torch.compile`` takes it without a break, and its own
+    gradients have gradients.
+
+    Parameters
+    ----------
+    A : array of ours
+        It must live until the gradients are computed.
+    X, Y : (n_rows, k) and (n_cols, k), or (n_rows,) and (n_cols,) tensors on the array's device
+        Nothing is conjugated.
+    values : (A.nnz,) tensor, or bool
+        By what the products are multiplied: a tensor in the order of ``A.data``, which may want a gradient; True for the
+        array's own values, which are constants; False for nothing.
+
+    Returns
+    -------
+    (A.nnz,) tensor
+        In the order of ``A.data``, as `values` of :func:`matmul` and :func:`solve` are, of the operands' common dtype.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A tensor is on another device, or a shape or dtype does not fit.
+
+    Examples
+    --------
+    >>> import torch
+    >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+    >>> X = torch.tensor([[1.0, 1], [2, 0]], dtype=torch.float64, requires_grad=True)
+    >>> Y = torch.tensor([[1.0, 2], [3, 4], [5, 6]], dtype=torch.float64)
+    >>> scores = cvrarray.torch.sddmm(A, X, Y)
+    >>> scores.sum().backward()
+    >>> scores.tolist(), X.grad.tolist()
+    ([3.0, 22.0, 18.0], [[11.0, 14.0], [9.0, 12.0]])
+    """
+    if not torch.compiler.is_compiling():  # the operator checks its operands
+        _check_factors(A, X, Y)
+        if isinstance(values, torch.Tensor):
+            _check_tensor(A, values, "values")
+        elif not isinstance(values, bool):
+            raise TypeError(f"values must be a torch.Tensor, True or False; got {type(values).__name__}. Use torch.as_tensor")
+    if isinstance(values, torch.Tensor) and values.shape != (A.nnz,):
+        raise ValueError(f"values must have shape ({A.nnz},), one for each entry of A.data; got {tuple(values.shape)}")
+    if values is True:
+        values = torch.ops.cvrarray.own_values(X.detach(), _number(A), A.nnz)
+    dtype = torch.promote_types(X.dtype, Y.dtype)
+    dtype = torch.promote_types(dtype, values.dtype) if isinstance(values, torch.Tensor) else dtype
+    found = _sampled(X.to(dtype), Y.to(dtype), _number(A), A.nnz)
+    return found * values if isinstance(values, torch.Tensor) else found
+
+
+def _check_factors(A: Any, X: Any, Y: Any) -> None:
+    """TypeError or ValueError unless X and Y are factors of a product at A's places."""
+    for tensor, name, n in ((X, "X", A.shape[0]), (Y, "Y", A.shape[1])):
+        _check_tensor(A, tensor, name)
+        if tensor.dtype not in _NUMPYS:
+            raise TypeError(f"{name} must be of a dtype that NumPy has; got {tensor.dtype}. Use {name}.to(torch.float32)")
+        if tensor.ndim not in (1, 2) or tensor.shape[0] != n:
+            raise ValueError(f"{name} must have shape ({n},) or ({n}, k) for shape {A.shape}; got {tuple(tensor.shape)}")
+    if X.shape[1:] != Y.shape[1:]:
+        raise ValueError(f"X and Y must have as many columns; got shapes {tuple(X.shape)} and {tuple(Y.shape)}")
 
 
 def multiply(left: Any, right: Any) -> torch.Tensor:
@@ -93,10 +163,6 @@ def multiply(left: Any, right: Any) -> torch.Tensor:
 # --------------------------------------------------------------------------------------------------------- the operator
 
 
-# Names of PyTorch's own, which may go in any version, are quicker than the public ways: to use `_Transformed` always, and
-# to make an object of a stream.
-_are_transformed = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)  # by vmap, torch.func.grad and the like
-_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: torch.cuda.current_stream(index).cuda_stream)
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
 
 
@@ -108,7 +174,7 @@ def _applied(A: Any, x: torch.Tensor, values: torch.Tensor | None, transposed: b
     if type(x) not in _PLAIN or (values is not None and type(values) not in _PLAIN):
         return torch.ops.cvrarray.product(x, values, _number(A), A.shape[transposed], transposed)
     wants_gradient = torch.is_grad_enabled() and (x.requires_grad or (values is not None and values.requires_grad))
-    if _are_transformed():
+    if tensors._are_transformed():
         return _Transformed.apply(x, values, A, transposed)
     if wants_gradient:
         return _Product.apply(x, values, A, transposed)
@@ -172,71 +238,10 @@ def _product(x: torch.Tensor, values: torch.Tensor | None, number: int, n_rows: 
     return _computed(A, x, values, transposed)
 
 
-def _sampled(left: torch.Tensor, right: torch.Tensor, number: int, n_entries: int) -> torch.Tensor:
-    """``torch.ops.cvrarray.sampled``, computed: ``sum(left[row] * right[col])`` for each entry of the array of a
-    number.
-    """
-    array = _array(number)
-    row, col = places(array)
-    out = left.new_empty(n_entries, dtype=torch.float32 if left.dtype == torch.float16 else left.dtype)
-    operands = [t.to(out.dtype).reshape(t.shape[0], -1) for t in (left, right)]
-    if not out.numel() or not operands[0].numel():
-        return out.zero_().to(left.dtype)
-    with _on_stream(left):
-        sampled = array._target.backend("sampled").products
-        sampled(row, col, *(_view(t) for t in operands), _view(out))
-    return out.to(left.dtype)
-
-
-def _number(A: Any) -> int:
-    """The number under which an operator finds an array while it lives; negative for a transposed view."""
-    base: Any = A.base if isinstance(A, TransposedArray) else A
-    number: int = base._number
-    return number if base is A else -number
-
-
-def _array(number: int) -> Any:
-    """The array of a number, or of a negative one its transposed view."""
-    array = LIVING.get(abs(number))
-    if array is None:
-        raise RuntimeError(
-            "the array of this product is gone. Keep it as long as its gradients, or its compiled code, are used"
-        )
-    return array if number > 0 else array.T
-
-
-def _version(A: Any) -> Any:
-    """How often the values of an array, or of the one that a view shows, were replaced in place."""
-    return getattr(getattr(A, "base", A), "_version", 0)
-
-
-def _check_version(ctx: Any, values: torch.Tensor | None) -> None:
-    """RuntimeError if the array's own values count and are not those of the forward pass; PyTorch checks `values`."""
-    if values is None and (version := _version(ctx.array)) != ctx.version:
-        raise RuntimeError(
-            "a value needed for the gradient was modified in place: the array's values must be those of the forward pass, of"
-            f" version {ctx.version}; got version {version}. Call backward() before with_values(out=A), or pass values"
-        )
-
-
-_OPERATORS = torch.library.Library("cvrarray", "DEF")
-_OPERATORS.define("product(Tensor x, Tensor? values, int number, int n_rows, bool transposed) -> Tensor")
-_OPERATORS.define("sampled(Tensor left, Tensor right, int number, int n_entries) -> Tensor")
-for _kind in ("CPU", "CUDA"):
-    _OPERATORS.impl("product", _product, _kind)
-    _OPERATORS.impl("sampled", _sampled, _kind)
-
-
-@torch.library.register_fake("cvrarray::product", lib=_OPERATORS)  # type: ignore[untyped-decorator]
 def _shape_of_product(x: Any, values: Any, number: int, n_rows: int, transposed: bool) -> Any:
     A = _array(number)
     _check(A.T if transposed else A, x, values)  # compiled code is checked here, while it is made
     return x.new_empty((n_rows, *x.shape[1:]))
-
-
-@torch.library.register_fake("cvrarray::sampled", lib=_OPERATORS)  # type: ignore[untyped-decorator]
-def _shape_of_sampled(left: Any, right: Any, number: int, n_entries: int) -> Any:
-    return left.new_empty(n_entries)
 
 
 def _keep_product(ctx: Any, inputs: Any, output: Any) -> None:
@@ -272,7 +277,7 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
             to_x = _applied(A, gradient.conj(), values, not transposed).conj()
         if values is not None and ctx.needs_input_grad[1]:
             pair = (x.conj(), gradient) if transposed else (gradient, x.conj())
-            found = torch.ops.cvrarray.sampled(*pair, _number(A), values.shape[0])
+            found = _sampled(*pair, _number(A), values.shape[0])
             to_values = (found if values.is_complex() else torch.real(found)).to(values.dtype)
         return to_x, to_values, None, None
 
@@ -280,7 +285,7 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
     def vmap(info: Any, dims: Any, x: torch.Tensor, values: torch.Tensor | None, A: Any, transposed: bool) -> Any:
         """A stack of operands is one product with all of their columns."""
         if dims[1] is not None:
-            raise TypeError("torch.func.vmap maps x of cvrarray.torch.matmul, not values. Make a product for each of them")
+            return _each(lambda x, values, *of: _applied(of[0], x, values, of[1]), info, dims, x, values, A, transposed)
         x = x.movedim(dims[0], 1)
         y = _applied(A, x.reshape(x.shape[0], -1), values, transposed)
         return y.reshape(y.shape[0], *x.shape[1:]), 1
@@ -299,104 +304,75 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
     backward = _Transformed.backward
 
 
+def _mapped_product(info: Any, dims: Any, x: Any, values: Any, number: int, n_rows: int, transposed: bool) -> Any:
+    return _Transformed.vmap(info, dims, x, values, _array(number), transposed)
+
+
+_operator(
+    "product(Tensor x, Tensor? values, int number, int n_rows, bool transposed) -> Tensor",
+    *(_product, _shape_of_product, _keep_product, _back_product, _mapped_product),
+)
+
+# --------------------------------------------------------------------------------------------- products at stored places
+
+
+def _at_places(left: torch.Tensor, right: torch.Tensor, number: int, n_entries: int) -> torch.Tensor:
+    """``torch.ops.cvrarray.sampled``, computed: ``sum(left[row] * right[col])`` for each entry of the array of a
+    number.
+    """
+    array, out = _array(number), left.new_empty(n_entries)
+    _check_factors(array, left, right)
+    if not out.numel() or not left.numel():
+        return out.zero_()
+    with _on_stream(left), np.errstate(all="ignore"):
+        a, b = (_view(t if t.ndim > 1 else t[:, None]) for t in (left, right))
+        at_places(array, a, b, _NUMPYS[left.dtype], _view(out))
+    return out
+
+
+def _own_values(like: torch.Tensor, number: int, n_entries: int) -> torch.Tensor:
+    """``torch.ops.cvrarray.own_values``, computed: the values of the array of a number."""
+    A = _array(number)
+    out = like.new_empty(n_entries, dtype=_TORCHS[A.dtype])
+    if n_entries:
+        with _on_stream(like):
+            _view(out)[...] = entries_of(A)
+    return out
+
+
+def _shape_of_sampled(left: Any, right: Any, number: int, n_entries: int) -> Any:
+    _check_factors(_array(number), left, right)
+    return left.new_empty(n_entries)
+
+
 def _keep_sampled(ctx: Any, inputs: Any, output: Any) -> None:
-    left, right, ctx.number, _ = inputs
+    left, right, number, _ = inputs
     ctx.save_for_backward(left, right)
-    ctx.array = LIVING.get(abs(ctx.number))
+    ctx.array = _array(number)
 
 
 def _back_sampled(ctx: Any, gradient: Any) -> Any:
     """With the gradient for values: the matrix's product with ``conj(right)``, and its transpose's with ``conj(left)``."""
     left, right = ctx.saved_tensors
-    product = torch.ops.cvrarray.product
-    to_left = product(right.conj(), gradient, ctx.number, left.shape[0], False) if ctx.needs_input_grad[0] else None
-    to_right = product(left.conj(), gradient, ctx.number, right.shape[0], True) if ctx.needs_input_grad[1] else None
+    to_left = _applied(ctx.array, right.conj(), gradient) if ctx.needs_input_grad[0] else None
+    to_right = _applied(ctx.array, left.conj(), gradient, True) if ctx.needs_input_grad[1] else None
     return to_left, to_right, None, None
 
 
-torch.library.register_autograd("cvrarray::product", _back_product, setup_context=_keep_product, lib=_OPERATORS)
-torch.library.register_autograd("cvrarray::sampled", _back_sampled, setup_context=_keep_sampled, lib=_OPERATORS)
-
-# ---------------------------------------------------------------------------------------------------- tensors as arrays
+def _mapped_sampled(info: Any, dims: Any, *inputs: Any) -> Any:
+    return _each(_sampled, info, dims, *inputs)
 
 
-_NUMPYS = {
-    getattr(torch, name): np.dtype(name)
-    for name in "bool int8 int16 int32 int64 uint8 float16 float32 float64 complex64 complex128".split()
-}
-_TORCHS = {theirs: ours for ours, theirs in _NUMPYS.items()}
-_NULL = nullcontext()
+_sampled: Callable[..., torch.Tensor] = _operator(
+    "sampled(Tensor left, Tensor right, int number, int n_entries) -> Tensor",
+    *(_at_places, _shape_of_sampled, _keep_sampled, _back_sampled, _mapped_sampled),
+)
+
+_OPERATORS.define("own_values(Tensor like, int number, int n_entries) -> Tensor")
+for _kind in ("CPU", "CUDA"):
+    _OPERATORS.impl("own_values", _own_values, _kind)
 
 
-def _check(A: Any, x: Any, values: Any) -> None:
-    """TypeError or ValueError unless the operands fit; nothing here waits for a GPU."""
-    for tensor, name in ((x, "x"), (values, "values")) if values is not None else ((x, "x"),):
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor; got {type(tensor).__name__}. Use torch.as_tensor, or A @ {name}")
-        if not _is_at_home(A._target, tensor.device):
-            raise TypeError(f"{name} must be on the array's device, {A.device}; got {tensor.device}. Use A.to_device, or .to()")
-    shape, n = x.shape, A.shape[1]
-    if not shape or shape[-2:][0] != n:
-        raise ValueError(f"x must have shape ({n},), ({n}, k) or (..., {n}, k) for shape {A.shape}; got {tuple(shape)}")
-    dtype = _TORCHS.get(A.dtype) if values is None else values.dtype
-    if (dtype != x.dtype and (dtype is None or torch.promote_types(dtype, x.dtype) != x.dtype)) or x.dtype not in _NUMPYS:
-        raise TypeError(f"x must have a dtype that holds the product of {dtype} with it; got {x.dtype}. Use x.to(dtype)")
-    if values is not None and values.shape != (A.nnz,):
-        raise ValueError(f"values must have shape ({A.nnz},), one for each entry of A.data; got {tuple(values.shape)}")
-
-
-@cache
-def _is_at_home(target: devices.Device, device: torch.device) -> bool:
-    """Whether a tensor on `device` is where an array on `target` is."""
-    return target == (devices.CPU if device.type == "cpu" else devices.Device(device.type, device.index or 0))
-
-
-def _view(tensor: torch.Tensor) -> Any:
-    """A tensor's memory as an array of NumPy or CuPy, or a copy where it is not contiguous."""
-    if tensor.is_complex() or tensor.is_neg():
-        tensor = tensor.resolve_conj().resolve_neg()
-    index = tensor.get_device()
-    if index < 0:
-        view = (tensor.detach() if tensor.requires_grad else tensor).numpy()
-        return view if view.flags.carray else view.copy()
-    cupy = devices._cuda_module()
-    if not tensor.is_contiguous():
-        tensor = tensor.contiguous()
-    memory = cupy.cuda.UnownedMemory(tensor.data_ptr(), tensor.nbytes, tensor, index)
-    return cupy.ndarray(tuple(tensor.shape), _NUMPYS[tensor.dtype], cupy.cuda.MemoryPointer(memory, 0))
-
-
-def _on_stream(tensor: torch.Tensor) -> AbstractContextManager[Any]:
-    """CuPy's current device is the tensor's, and its current stream is PyTorch's."""
-    index = tensor.get_device()
-    if index < 0:
-        return _NULL
-    cuda = devices._cuda_module().cuda
-    stream = _raw_stream(index)
-    if cuda.runtime.getDevice() == index and cuda.get_current_stream().ptr == stream:
-        return _NULL
-    return _on(index, stream)
-
-
-@contextmanager
-def _on(index: int, stream: int) -> Iterator[None]:
-    cuda = devices._cuda_module().cuda
-    with cuda.Device(index), _external(cuda, stream, index):
-        yield
-
-
-class _Foreign:
-    """A stream of another library, by the CUDA stream protocol."""
-
-    def __init__(self, stream: int) -> None:
-        self._stream = stream
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self._stream
-
-
-def _external(cuda: Any, stream: int, index: int) -> Any:
-    """The stream as CuPy's; older versions know no protocol."""
-    if hasattr(cuda.Stream, "from_external"):
-        return cuda.Stream.from_external(_Foreign(stream))
-    return cuda.ExternalStream(stream, index)
+@torch.library.register_fake("cvrarray::own_values", lib=_OPERATORS)  # type: ignore[untyped-decorator]
+def _shape_of_own_values(like: Any, number: int, n_entries: int) -> Any:
+    return like.new_empty(n_entries, dtype=_TORCHS[_array(number).dtype])

@@ -1,0 +1,10 @@
+"""PyTorch: ``A @ tensor`` without a copy; :func:`matmul`, :func:`sddmm` and :func:`solve`, operators with gradients that
+``torch.compile`` takes.
+
+PyTorch is imported with this package, and this package when it is asked for or a tensor meets an array.
+"""
+
+from .products import matmul, multiply, sddmm
+from .solves import solve
+
+__all__ = ["matmul", "multiply", "sddmm", "solve"]
