@@ -41,7 +41,9 @@ breakdown                   -10          a number that the method divides by is 
 from .bicgstab import bicgstab
 from .cg import CG, cg
 from .gmres import gmres
+from .gram import gram
 from .lsmr import Result, lsmr
+from .mean_var import mean_var
 from .minres import minres
 from .multigrid import multigrid
 from .preconditioners import block_jacobi, chebyshev, jacobi
@@ -56,8 +58,10 @@ __all__ = [
     "cg",
     "chebyshev",
     "gmres",
+    "gram",
     "jacobi",
     "lsmr",
+    "mean_var",
     "minres",
     "multigrid",
 ]
