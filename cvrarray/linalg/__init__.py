@@ -48,9 +48,11 @@ from .minres import minres
 from .multigrid import multigrid
 from .preconditioners import block_jacobi, chebyshev, jacobi
 from .solution import Solution
+from .svds import SVD, svds
 
 __all__ = [
     "CG",
+    "SVD",
     "Result",
     "Solution",
     "bicgstab",
@@ -64,4 +66,5 @@ __all__ = [
     "mean_var",
     "minres",
     "multigrid",
+    "svds",
 ]

@@ -21,7 +21,8 @@ from ..array import products
 from ..core import devices
 from ..core.tables import CSR
 from ..input import coercion
-from . import mean_var, operators, tall
+from . import operators, tall
+from .mean_var import counted
 
 BLOCK = 512  #: rows of the result whose other half is filled in at a time
 
@@ -95,7 +96,7 @@ def gram(
         total = xp.empty((n, n), work) if out is None or _checked(out, n, dtype, device).dtype != work else out
         divisor = divisors(scale, n, device)
         if center or divisor is STD:
-            count, mean, variance = mean_var.counted(A, 0, check_finite)
+            count, mean, variance = counted(A, 0, check_finite)
             divisor = deviations(variance) if divisor is STD else divisor
         if center and bool((count == n_rows).any()):
             shift = xp.where(count == n_rows, mean, 0)

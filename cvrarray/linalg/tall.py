@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..array.base import SparseArray
+from ..array.transposed import TransposedArray
 from ..choice.construct import asarray
 from ..core import devices, extensions
 from ..core.tables import CSR
@@ -110,3 +111,78 @@ def first_not_finite(csr: CSR, xp: Any) -> tuple[int, int, Any] | None:
     at = int(wrong[0])
     row = int(xp.searchsorted(csr.indptr, at, side="right")) - 1
     return row, int(csr.indices[at]), csr.data[at].item()
+
+
+class Centred:
+    """``(A - 1 m') / d`` as a product with vectors sees it: m are the means of columns, d what they are divided by, or None.
+
+    The matrix is never made; its products take one sweep each, with panels in their order.
+    """
+
+    def __init__(self, A: Any, mean: Any, divisor: Any) -> None:
+        self.A, self.mean, self.divisor = A, mean, divisor
+        self.device, self.shape = device(A), A.shape
+        self.dtype = np.result_type(A.dtype, np.float64)
+
+    def _in(self, x: Any) -> tuple[Any, Any]:
+        """What A multiplies instead of `x`, and what is subtracted from each row of that product."""
+        x = x if self.divisor is None else x / self.divisor[:, None]
+        x = self.device.xp.ascontiguousarray(x, self.dtype)
+        return x, None if self.mean is None else self.mean @ x
+
+    def _out(self, back: Any, sums: Any) -> Any:
+        """The adjoint's product from that of A and the sums over rows of what was multiplied."""
+        if self.mean is not None:
+            back -= self.mean.conj()[:, None] * sums
+        return back if self.divisor is None else back / self.divisor[:, None]
+
+    def times(self, x: Any) -> Any:
+        """(n_rows, k) product with `x` (n_cols, k)."""
+        x, shift = self._in(x)
+        if is_dask(self.A):
+            return extensions.load("dask").times(self.A, x, shift)
+        y = self.device.xp.empty((self.shape[0], x.shape[1]), self.dtype)
+        for first, last, panel in panels(self.A):
+            forward(panel, x, shift, y[first:last])
+        return y
+
+    def adjoint(self, y: Any) -> Any:
+        """(n_cols, k) product of the conjugate transpose with `y` (n_rows, k)."""
+        if is_dask(self.A):
+            return self._out(*extensions.load("dask").adjoint(self.A, y))
+        back = 0
+        for first, last, panel in panels(self.A):
+            back = back + backward(panel, y[first:last], isinstance(self.A, SparseArray))
+        return self._out(back, y.sum(axis=0))
+
+    def normal(self, x: Any) -> Any:
+        """``adjoint(times(x))`` in one sweep."""
+        x, shift = self._in(x)
+        if is_dask(self.A):
+            return self._out(*extensions.load("dask").normal(self.A, x, shift))
+        back, sums = 0, 0
+        for _, _, panel in panels(self.A):
+            part, of_rows = normal(panel, x, shift, isinstance(self.A, SparseArray))
+            back, sums = back + part, sums + of_rows
+        return self._out(back, sums)
+
+
+def forward(panel: SparseArray, x: Any, shift: Any, y: Any = None) -> Any:
+    """A panel's product with `x`, less `shift` in each row; in `y` if given."""
+    y = panel.matmat(x, out=y)
+    if shift is not None:
+        y -= shift
+    return y
+
+
+def backward(panel: SparseArray, y: Any, keeps: bool) -> Any:
+    """The product of a panel's conjugate transpose with `y`; whether the panel `keeps` tables for it."""
+    view = panel.T if keeps else TransposedArray.once(panel)
+    back = view.matmat(y.conj() if panel.dtype.kind == "c" else y)
+    return back.conj() if panel.dtype.kind == "c" else back
+
+
+def normal(panel: SparseArray, x: Any, shift: Any, keeps: bool) -> tuple[Any, Any]:
+    """A panel's part of :meth:`Centred.normal`: the product, and the sums over rows of what was multiplied last."""
+    y = forward(panel, x, shift)
+    return backward(panel, y, keeps), y.sum(axis=0)
