@@ -74,6 +74,7 @@ for _name, _module in {
     "construct": "choice.construct",
     "assembly": "choice.assembly",
     "dask": "dask",
+    "dask_tall": "dask.tall",
     "torch": "torch",
 }.items():
     extensions.declare(_name, partial(importlib.import_module, f"cvrarray.{_module}"))

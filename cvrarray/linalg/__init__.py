@@ -1,4 +1,6 @@
-"""Iterative solvers of linear systems, on the device of the matrix, with SciPy's arguments and results.
+"""Iterative solvers of linear systems, and decompositions of tall matrices, on the device of the matrix.
+
+Solvers have SciPy's arguments and results.
 
 =============================  ==========================================================================================
 :func:`cg`                     A symmetric (Hermitian) positive definite
@@ -11,6 +13,10 @@
 :func:`block_jacobi`           the inverses of the blocks on the diagonal
 :func:`chebyshev`              a polynomial in A
 :func:`multigrid`              a V-cycle, from a hierarchy of pyamg's
+:func:`gram`                   ``A.H @ A``, or the covariance of columns, dense
+:func:`mean_var`               means and variances of columns or rows
+:func:`svds`                   leading singular values and vectors
+:func:`pca`                    principal components
 =============================  ==========================================================================================
 
 Sources, which the modules name in full: Hestenes and Stiefel 1952 (cg), Paige and Saunders 1975 (minres), van der Vorst
@@ -46,6 +52,7 @@ from .lsmr import Result, lsmr
 from .mean_var import mean_var
 from .minres import minres
 from .multigrid import multigrid
+from .pca import Components, pca
 from .preconditioners import block_jacobi, chebyshev, jacobi
 from .solution import Solution
 from .svds import SVD, svds
@@ -53,6 +60,7 @@ from .svds import SVD, svds
 __all__ = [
     "CG",
     "SVD",
+    "Components",
     "Result",
     "Solution",
     "bicgstab",
@@ -66,5 +74,6 @@ __all__ = [
     "mean_var",
     "minres",
     "multigrid",
+    "pca",
     "svds",
 ]

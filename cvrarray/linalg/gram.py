@@ -13,7 +13,7 @@ any gap, whose d is 1, has its mean subtracted from its entries first.
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -92,32 +92,54 @@ def gram(
         raise ValueError(f"a covariance needs two rows; got shape {A.shape}")
     work = products.product_dtype(dtype, dtype)[1] if is_plain else np.result_type(dtype, np.float64)
     with device.use(), np.errstate(invalid="ignore", over="ignore"):
-        xp, mean, shift = device.xp, None, None
-        total = xp.empty((n, n), work) if out is None or _checked(out, n, dtype, device).dtype != work else out
-        divisor = divisors(scale, n, device)
-        if center or divisor is STD:
-            count, mean, variance = counted(A, 0, check_finite)
-            divisor = deviations(variance) if divisor is STD else divisor
-        if center and bool((count == n_rows).any()):
-            shift = xp.where(count == n_rows, mean, 0)
-            mean = mean - shift
-        _sum(A, shift, total)
-        if check_finite and not bool(xp.isfinite(total.diagonal()).all()):
-            tall.refuse_not_finite(A)
-        for first in range(0, n, BLOCK):
-            rows, part = slice(first, first + BLOCK), total[first : first + BLOCK]
-            if center:
-                part -= n_rows * mean[rows, None].conj() * mean
-                part /= n_rows - 1
-            if divisor is not None:
-                part /= divisor[rows, None]
-                part /= divisor
-        _mirror(total, xp)
+        total = device.xp.empty((n, n), work) if out is None or _checked(out, n, dtype, device).dtype != work else out
+        columns = prepared(A, center, scale, check_finite)
+        normal_matrix(A, columns, total, check_finite)
+        if center:
+            total /= n_rows - 1
         if out is None:
             return coercion.narrowed(total, dtype)
         if total is not out:
             out[...] = coercion.narrowed(total, dtype)
     return out
+
+
+class Columns(NamedTuple):
+    """What is subtracted from columns, and what they are divided by; None for nothing. Each is (n_cols,)."""
+
+    mean: Any = None
+    divisor: Any = None
+    variance: Any = None  # of the columns as they are, where means or deviations were wanted
+    is_full: Any = None  # whether every entry is stored, likewise
+
+
+def prepared(A: Any, center: bool, scale: Any, check_finite: bool) -> Columns:
+    """The columns of A, by a sweep over it where that is needed."""
+    divisor, means = divisors(scale, A.shape[1], tall.device(A)), Columns()
+    if center or divisor is STD:
+        if not A.shape[0]:
+            raise ValueError(f"means need a row; got shape {A.shape}")
+        count, mean, variance = counted(A, 0, check_finite)
+        means = Columns(mean if center else None, None, variance, count == A.shape[0])
+    return means._replace(divisor=deviations(means.variance) if divisor is STD else divisor)
+
+
+def normal_matrix(A: Any, columns: Columns, total: Any, check_finite: bool) -> None:
+    """``C.H @ C`` in `total`, for the columns C of A centred and scaled."""
+    (n_rows, n), mean, xp = A.shape, columns.mean, tall.device(A).xp
+    shift = xp.where(columns.is_full, mean, 0) if mean is not None and bool(columns.is_full.any()) else None
+    _sum(A, shift, total)
+    if check_finite and not bool(xp.isfinite(total.diagonal()).all()):
+        tall.refuse_not_finite(A)
+    rest = mean if shift is None else mean - shift
+    for first in range(0, n, BLOCK):
+        rows, part = slice(first, first + BLOCK), total[first : first + BLOCK]
+        if mean is not None:
+            part -= n_rows * rest[rows, None].conj() * rest
+        if columns.divisor is not None:
+            part /= columns.divisor[rows, None]
+            part /= columns.divisor
+    _mirror(total, xp)
 
 
 STD = "std"
@@ -142,10 +164,10 @@ def deviations(variance: Any) -> Any:
 
 
 def _result_dtype(dtype: Any, exact: np.dtype) -> np.dtype:
-    dtype = coercion.check_dtype(dtype)
-    if not np.can_cast(exact, dtype, "same_kind"):
-        raise TypeError(f"dtype must be one that {exact} casts to; got {dtype}")
-    return dtype
+    wanted: np.dtype = coercion.check_dtype(dtype)
+    if not np.can_cast(exact, wanted, "same_kind"):
+        raise TypeError(f"dtype must be one that {exact} casts to; got {wanted}")
+    return wanted
 
 
 def _checked(out: Any, n: int, dtype: np.dtype, device: devices.Device) -> Any:

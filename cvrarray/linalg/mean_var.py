@@ -91,7 +91,8 @@ def _gathered(A: Any, axis: int) -> list[Moments]:
             data = getattr(csr.data, part).astype(coercion.wide(csr.data.real.dtype), order="C", copy=False)
             moments(csr._replace(data=data), axis, *(numbers[own] for numbers in of))
 
-    return tall.gathered(A, start, take, _joined if axis == 1 else _merged)
+    found: list[Moments] = tall.gathered(A, start, take, _joined if axis == 1 else _merged)
+    return found
 
 
 def _joined(left: list[Moments], right: list[Moments]) -> list[Moments]:

@@ -5,7 +5,8 @@ H H X, ... for a random block X (C. Musco, C. Musco, "Randomized Block Krylov Me
 Singular Value Decomposition", NIPS 2015; N. Halko, P.-G. Martinsson, J. A. Tropp, SIAM Review 53(2), 2011). The space is kept
 orthonormal, and begins anew from its best vectors where it gets large. H is
 
-* the dense :func:`gram` matrix, where A has few columns and short rows: an iteration costs nothing beside it;
+* the dense :func:`gram` matrix, where A has few columns and short rows: an iteration costs little beside it, and up to 2048
+  columns its eigenvectors are computed without one;
 * else a product with A and one with its adjoint, in one sweep over the rows.
 
 Vectors V found so give singular triplets by the decomposition of A V (Rayleigh and Ritz), whose residuals are then computed
@@ -16,7 +17,8 @@ residual is too large are iterated again, with A, in the space orthogonal to all
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,20 +26,21 @@ import scipy.linalg
 
 from ..array.base import SparseArray
 from ..core import devices
-from ..core.progress import shown
+from ..core.progress import Update, shown
 from ..input import coercion
 from . import arguments, tall
-from .gram import STD, deviations, divisors, gram
-from .mean_var import mean_var
+from .gram import normal_matrix, prepared
 
 EXTRA = 10  #: vectors beyond those that are wanted (Halko, Martinsson and Tropp, section 4.2)
 MOST_COLUMNS = 8192  #: of A, up to which the Gram matrix is made: 0.5 GB
 #: Stored entries a row, for each vector of a block, up to which the Gram matrix takes less time than the products it spares.
 SHORT_ROWS = 4
+SMALL = 2048  #: columns up to which the eigenvectors of the Gram matrix take less time than an iteration
 SPACE = 1 << 28  #: bytes of the space's vectors, and as many for their products with H; at least three blocks
 TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float64): 1e-10}
 SPACES = 5  #: blocks of vectors that the space has at most
 ROUNDING = 32 * float(np.finfo(np.float64).eps)
+LOOK = 2  #: products after which it is looked whether the vectors are good enough
 LOST = 1e-12  #: of a vector: what is left of it beside the others is rounding, if it is less
 ROUNDS = 5  #: of iterations in the space that is left, each with vectors that those before did not find
 
@@ -139,7 +142,7 @@ def svds(
     array([2.      , 1.414214])
     """
     A = tall.matrix(A)
-    k = _count_of(k, A.shape)
+    k = count_of(k, A.shape)
     if return_singular_vectors not in (True, False, "u", "vh"):
         raise ValueError(f"return_singular_vectors must be True, False, 'u' or 'vh'; got {return_singular_vectors!r}")
     if not center and scale is None and isinstance(A, SparseArray) and A.shape[0] < A.shape[1]:
@@ -151,36 +154,33 @@ def svds(
                 U, V = _signed(U, V.conj().T, A._target.xp)
                 V = V.conj().T
         return SVD(U, of.s, V, of.residuals, of.iterations, of.converged)
-    wants_left = return_singular_vectors in (True, "u")
+    found, _ = decomposed(A, k, center, scale, tol, maxiter, seed, return_singular_vectors in (True, "u"), check_finite)
+    if return_singular_vectors in (True, "vh"):
+        return found
+    return replace(found, U=found.U if return_singular_vectors else None, Vt=None)
+
+
+def decomposed(
+    A: Any, k: int, center: bool, scale: Any, tol: Any, maxiter: Any, seed: Any, wants_left: bool, check_finite: bool
+) -> tuple[SVD, tall.Centred]:
+    """The triplets, with U where it is wanted, and the product that they are of."""
     dtype = coercion.wide(A.dtype if A.dtype.kind in "fc" else np.dtype(np.float64))
     real = np.finfo(dtype).dtype
     tol = TOLERANCE[real] if tol is None else arguments.tolerance(tol, "tol")
     most = arguments.count(maxiter, "maxiter", 300)
     with tall.device(A).use(), np.errstate(invalid="ignore", over="ignore"):
-        xp, product = tall.device(A).xp, centred(A, center, scale, check_finite)
+        xp, product = tall.device(A).xp, tall.Centred(A, prepared(A, center, scale, check_finite))
         U, s, V, residuals, steps = _search(product, k, tol, most, seed, wants_left, check_finite)
-        if return_singular_vectors in (True, "vh"):
-            U, V = _signed(U, V, xp)
+        U, V = _signed(U, V, xp)
         U = None if U is None else xp.ascontiguousarray(U, dtype)
-        Vt = xp.ascontiguousarray(V.conj().T, dtype) if return_singular_vectors in (True, "vh") else None
-    return SVD(U, s.astype(real), Vt, residuals, steps, bool((residuals <= tol).all()))
+        Vt = xp.ascontiguousarray(V.conj().T, dtype)
+    return SVD(U, s.astype(real), Vt, residuals, steps, bool((residuals <= tol).all())), product
 
 
-def _count_of(k: Any, shape: tuple[int, int]) -> int:
+def count_of(k: Any, shape: tuple[int, int]) -> int:
     if not isinstance(k, int | np.integer) or isinstance(k, bool) or not 1 <= k <= min(shape):
         raise ValueError(f"k must be an integer from 1 to {min(shape)}, the smaller side of shape {shape}; got {k!r}")
     return int(k)
-
-
-def centred(A: Any, center: bool, scale: Any, check_finite: bool) -> tall.Centred:
-    """A with its columns centred and scaled, as a product."""
-    divisor, mean = divisors(scale, A.shape[1], tall.device(A)), None
-    if center or divisor is STD:
-        if not A.shape[0]:
-            raise ValueError(f"means need a row; got shape {A.shape}")
-        mean, variance = mean_var(A, 0, check_finite=check_finite)
-        divisor = deviations(variance) if divisor is STD else divisor
-    return tall.Centred(A, mean if center else None, divisor)
 
 
 def _search(
@@ -193,12 +193,17 @@ def _search(
     def random(columns: int) -> Any:
         return xp.asarray(rng.standard_normal((n, columns)), product.dtype)
 
-    multiply, kept, largest, steps = _normal(product, width, check_finite), random(0), 0.0, 0
-    rest = random(width)
+    H = _gram(product, width, check_finite)
+    multiply = product.normal if H is None else H.__matmul__
+    kept, rest, largest, steps = random(0), random(width), 0.0, 0
     with shown("singular vectors", most, "iterations") as update:
         for round_ in range(ROUNDS):
             enough = Enough(tol, largest, wants_left)
-            found, used = _krylov(multiply, rest, kept, k - kept.shape[1], enough, most - steps, lambda n: update(steps + n))
+            if H is not None and n <= SMALL and not round_:
+                found, used = _leading(H, width), 0
+            else:
+                wanted, left = k - kept.shape[1], most - steps
+                found, used = _krylov(multiply, rest, kept, wanted, enough, left, partial(_shifted, update, steps))
             steps += used
             V = xp.concatenate([kept, found[:, : k - kept.shape[1]]], axis=1)
             U, s, V, residuals = (_triplets if wants_left else _eigenpairs)(product, V)
@@ -215,17 +220,28 @@ def _search(
     return U, s, V, residuals, steps
 
 
-def _normal(product: tall.Centred, width: int, check_finite: bool) -> Callable[[Any], Any]:
-    """The product with H: by the Gram matrix where that takes less time, else by A and its adjoint."""
+def _gram(product: tall.Centred, width: int, check_finite: bool) -> Any:
+    """H, if it takes less time to make than the products with A and its adjoint that it spares; else None."""
     A, (n_rows, n) = product.A, product.shape
     is_short = not isinstance(A, SparseArray) or A.nnz <= SHORT_ROWS * width * n_rows
-    center = product.mean is not None
-    if n > MOST_COLUMNS or not is_short or (center and n_rows < 2):
-        return product.normal
-    H = gram(A, center, product.divisor, dtype=product.dtype, check_finite=check_finite)
-    if center:
-        H *= n_rows - 1
-    return lambda x: H @ x
+    if n > MOST_COLUMNS or not is_short:
+        return None
+    H = product.device.xp.empty((n, n), product.dtype)
+    normal_matrix(A, product.columns, H, check_finite)
+    return H
+
+
+def _leading(H: Any, count: int) -> Any:
+    """The eigenvectors of so many of the largest eigenvalues of a small H."""
+    if not bool(np.isfinite(H).all()):
+        return np.eye(*H.shape, like=H)[:, :count]
+    if isinstance(H, np.ndarray):
+        return scipy.linalg.eigh(H, subset_by_index=[len(H) - count, len(H) - 1])[1][:, ::-1]
+    return np.linalg.eigh(H)[1][:, ::-1][:, :count]
+
+
+def _shifted(update: Update, before: int, steps: int) -> None:
+    update(before + steps)
 
 
 class Enough(NamedTuple):
@@ -239,7 +255,8 @@ class Enough(NamedTuple):
         """The norm that ``H v - theta v`` may have. It is no smaller than what rounding leaves."""
         most = max(self.largest, s[0])
         size = s if self.wants_left else most
-        return np.maximum(self.tol / 2 * most * size, ROUNDING * s[0] * most)
+        limit: np.ndarray = np.maximum(self.tol / 2 * most * size, ROUNDING * s[0] * most)
+        return limit
 
 
 def _krylov(
@@ -259,26 +276,31 @@ def _krylov(
         steps += 1
         update(steps)
         basis, image = (np.concatenate(two, axis=1) for two in ((basis, block), (image, new)))
-        projected = _on_host(basis.conj().T @ image)
-        if not np.isfinite(projected).all():
-            return basis[:, :width], steps
-        first = max(0, len(projected) - width)
-        theta, Y = scipy.linalg.eigh((projected + projected.conj().T) / 2, subset_by_index=[first, len(projected) - 1])
-        theta, Y = np.maximum(theta[::-1], 0), _like(np.ascontiguousarray(Y[:, ::-1]), X)
-        vectors, products = basis @ Y, image @ Y
-        sizes = _on_host(_norms(products[:, :k] - vectors[:, :k] * _like(theta[:k], X)))
-        is_good = len(theta) >= k and bool((sizes <= enough.of(np.sqrt(theta[:k]))).all())
-        if is_good or steps >= most or basis.shape[1] == room:
-            return vectors, steps
         block = _orthonormal(new, np.concatenate([kept, basis], axis=1))
-        if basis.shape[1] + block.shape[1] > limit:
-            basis, image = vectors, products
-        if not block.shape[1]:
+        is_last = steps >= most or not block.shape[1]
+        is_full = basis.shape[1] + block.shape[1] > limit
+        if not is_last and not is_full and (basis.shape[1] < k or steps % LOOK):
+            continue
+        vectors, products, theta = _ritz(basis, image, width)
+        sizes = _on_host(_norms(products[:, :k] - vectors[:, :k] * _like(theta[:k], X)))
+        if is_last or (len(theta) >= k and bool((sizes <= enough.of(np.sqrt(theta[:k]))).all())):
             return vectors, steps
+        if is_full:
+            basis, image = vectors, products
+
+
+def _ritz(basis: Any, image: Any, count: int) -> tuple[Any, Any, np.ndarray]:
+    """The leading eigenvectors of H in the span of `basis`, their products with H, and the eigenvalues."""
+    projected = _on_host(basis.conj().T @ image)
+    if not np.isfinite(projected).all():
+        return basis[:, :count], image[:, :count], np.zeros(min(count, len(projected)))
+    theta, Y = np.linalg.eigh((projected + projected.conj().T) / 2)
+    Y = _like(np.ascontiguousarray(Y[:, ::-1][:, :count]), basis)
+    return basis @ Y, image @ Y, np.maximum(theta[::-1][:count], 0)
 
 
 def _orthonormal(X: Any, others: Any) -> Any:
-    """Orthonormal columns that span what X has beside the span of the orthonormal `others`; fewer than X has, if that is less."""
+    """Orthonormal columns that span what X has beside the orthonormal `others`; fewer than X has, if that is less."""
     sizes = _norms(X)
     X = X / (sizes + (sizes == 0))
     for _ in range(2):

@@ -65,7 +65,7 @@ def gathered(A: Any, start: Callable[..., Any], take: Callable[..., None], add: 
     ``gram`` wants at a time. ``add(left, right)`` gives the sums of two neighbouring groups of rows.
     """
     if is_dask(A):
-        return extensions.load("dask").gathered(A, start, take, add)
+        return extensions.load("dask_tall").gathered(A, start, take, add)
     target = device(A)
     with target.use():
         sums = start(target.xp, A.shape[0])
@@ -87,7 +87,7 @@ def gather(panel: SparseArray, first: int, last: int, sums: Any, take: Callable[
 def refuse_not_finite(A: Any) -> None:
     """ValueError that names the first entry which is nan or inf; nothing happens where there is none."""
     if is_dask(A):
-        extensions.load("dask").refuse_not_finite(A)
+        extensions.load("dask_tall").refuse_not_finite(A)
         return
     with device(A).use():
         for first, _, panel in panels(A):
@@ -114,13 +114,13 @@ def first_not_finite(csr: CSR, xp: Any) -> tuple[int, int, Any] | None:
 
 
 class Centred:
-    """``(A - 1 m') / d`` as a product with vectors sees it: m are the means of columns, d what they are divided by, or None.
+    """``(A - 1 m') / d`` in products with vectors: `columns` has the means m and the divisors d.
 
     The matrix is never made; its products take one sweep each, with panels in their order.
     """
 
-    def __init__(self, A: Any, mean: Any, divisor: Any) -> None:
-        self.A, self.mean, self.divisor = A, mean, divisor
+    def __init__(self, A: Any, columns: Any) -> None:
+        self.A, self.columns, self.mean, self.divisor = A, columns, columns.mean, columns.divisor
         self.device, self.shape = device(A), A.shape
         self.dtype = np.result_type(A.dtype, np.float64)
 
@@ -140,7 +140,7 @@ class Centred:
         """(n_rows, k) product with `x` (n_cols, k)."""
         x, shift = self._in(x)
         if is_dask(self.A):
-            return extensions.load("dask").times(self.A, x, shift)
+            return extensions.load("dask_tall").times(self.A, x, shift)
         y = self.device.xp.empty((self.shape[0], x.shape[1]), self.dtype)
         for first, last, panel in panels(self.A):
             forward(panel, x, shift, y[first:last])
@@ -149,7 +149,7 @@ class Centred:
     def adjoint(self, y: Any) -> Any:
         """(n_cols, k) product of the conjugate transpose with `y` (n_rows, k)."""
         if is_dask(self.A):
-            return self._out(*extensions.load("dask").adjoint(self.A, y))
+            return self._out(*extensions.load("dask_tall").adjoint(self.A, y))
         back = 0
         for first, last, panel in panels(self.A):
             back = back + backward(panel, y[first:last], isinstance(self.A, SparseArray))
@@ -159,7 +159,7 @@ class Centred:
         """``adjoint(times(x))`` in one sweep."""
         x, shift = self._in(x)
         if is_dask(self.A):
-            return self._out(*extensions.load("dask").normal(self.A, x, shift))
+            return self._out(*extensions.load("dask_tall").normal(self.A, x, shift))
         back, sums = 0, 0
         for _, _, panel in panels(self.A):
             part, of_rows = normal(panel, x, shift, isinstance(self.A, SparseArray))
