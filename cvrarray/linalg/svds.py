@@ -16,6 +16,7 @@ residual is too large are iterated again, with A, in the space orthogonal to all
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,7 +43,7 @@ SPACES = 5  #: blocks of vectors that the space has at most
 ROUNDING = 32 * float(np.finfo(np.float64).eps)
 LOOK = 2  #: products after which it is looked whether the vectors are good enough
 LOST = 1e-12  #: of a vector: what is left of it beside the others is rounding, if it is less
-ROUNDS = 5  #: of iterations in the space that is left, each with vectors that those before did not find
+ROUNDS = 6  #: of iterations in the space that is left, each with vectors that those before did not find
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,7 @@ def decomposed(
 
 
 def count_of(k: Any, shape: tuple[int, int]) -> int:
+    """`k`, once it is as many triplets as a matrix of this shape has."""
     if not isinstance(k, int | np.integer) or isinstance(k, bool) or not 1 <= k <= min(shape):
         raise ValueError(f"k must be an integer from 1 to {min(shape)}, the smaller side of shape {shape}; got {k!r}")
     return int(k)
@@ -205,18 +207,19 @@ def _search(
                 wanted, left = k - kept.shape[1], most - steps
                 found, used = _krylov(multiply, rest, kept, wanted, enough, left, partial(_shifted, update, steps))
             steps += used
-            V = xp.concatenate([kept, found[:, : k - kept.shape[1]]], axis=1)
+            V = np.linalg.qr(xp.concatenate([kept, found[:, : k - kept.shape[1]]], axis=1))[0]
             U, s, V, residuals = (_triplets if wants_left else _eigenpairs)(product, V)
             if check_finite and not round_ and not bool(xp.isfinite(s).all()):
                 tall.refuse_not_finite(product.A)
-            largest = float(s[0])
-            is_good = residuals <= tol
-            if is_good.all() or steps >= most or not largest:
+            largest, here = float(s[0]), float(s[kept.shape[1]])
+            # below it, H cannot tell which vectors come first
+            floor = math.sqrt(ROUNDING * largest * here) if wants_left else 0.0
+            is_good = (residuals <= max(tol, ROUNDING)) & (_on_host(s) >= (floor if floor > tol * largest else 0))
+            if is_good.all() or steps >= most or not here < np.inf:
                 break
-            # what H cannot tell apart is iterated with A, where only what is left of it counts
+            # these are iterated with A, where only what is left of it counts, from vectors that no others were found from
             multiply, kept = product.normal, V[:, np.flatnonzero(is_good)]
-            rest = xp.concatenate([V[:, np.flatnonzero(~is_good)], found[:, k - kept.shape[1] :], random(width)], axis=1)
-            rest = rest[:, : min(n, width) - kept.shape[1]]
+            rest = xp.concatenate([V[:, np.flatnonzero(~is_good)], random(width)], axis=1)[:, : width - kept.shape[1]]
     return U, s, V, residuals, steps
 
 
@@ -272,6 +275,8 @@ def _krylov(
     basis, image, block, steps = X[:, :0], X[:, :0], _orthonormal(X, kept), 0
     while True:
         new = multiply(block)
+        if not bool(np.isfinite(new).all()):
+            return block, steps + 1
         new -= kept @ (kept.conj().T @ new)
         steps += 1
         update(steps)
@@ -292,8 +297,6 @@ def _krylov(
 def _ritz(basis: Any, image: Any, count: int) -> tuple[Any, Any, np.ndarray]:
     """The leading eigenvectors of H in the span of `basis`, their products with H, and the eigenvalues."""
     projected = _on_host(basis.conj().T @ image)
-    if not np.isfinite(projected).all():
-        return basis[:, :count], image[:, :count], np.zeros(min(count, len(projected)))
     theta, Y = np.linalg.eigh((projected + projected.conj().T) / 2)
     Y = _like(np.ascontiguousarray(Y[:, ::-1][:, :count]), basis)
     return basis @ Y, image @ Y, np.maximum(theta[::-1][:count], 0)

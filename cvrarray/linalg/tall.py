@@ -31,7 +31,7 @@ def matrix(A: Any) -> Any:
         It is no matrix, or its dtype is not numeric.
     """
     if not isinstance(A, SparseArray) and not hasattr(A, "_panels") and not is_dask(A):
-        if coercion.package(A) == "dask":
+        if hasattr(A, "__dask_graph__"):
             raise TypeError("a dask array must have chunks of ours; got others. Use cvrarray.to_dask on it first")
         kind = "cuda" if coercion.package(A) in ("cupy", "cupyx") else "cpu"
         A = asarray(A, device=kind)
