@@ -31,6 +31,7 @@ _HOME = {
     "linalg": "linalg",
     "dask": "dask",
     "torch": "torch",
+    "sklearn": "sklearn",
     "to_store": "store.sources",
     "Stored": "store.stream",
     "open_store": "dask.stores",
@@ -58,7 +59,7 @@ __all__ = [
 ]
 
 #: Names that need a package which is not always installed: extras.
-_NEEDS = {"dask": "dask", "to_dask": "dask", "open_store": "dask", "torch": "torch"}
+_NEEDS = {"dask": "dask", "to_dask": "dask", "open_store": "dask", "torch": "torch", "sklearn": "sklearn"}
 
 
 def _is_there(name: str) -> bool:

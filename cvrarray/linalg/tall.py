@@ -30,13 +30,18 @@ def matrix(A: Any) -> Any:
     TypeError
         It is no matrix, or its dtype is not numeric.
     """
-    if not isinstance(A, SparseArray) and not hasattr(A, "_panels") and not is_dask(A):
+    if not is_ours(A):
         if hasattr(A, "__dask_graph__"):
             raise TypeError("a dask array must have chunks of ours; got others. Use cvrarray.to_dask on it first")
         kind = "cuda" if coercion.package(A) in ("cupy", "cupyx") else "cpu"
         A = asarray(A, device=kind)
     operators.numeric(A.dtype, "A")
     return A
+
+
+def is_ours(A: Any) -> bool:
+    """Whether it is an array of ours, a store, or a dask array of our chunks."""
+    return isinstance(A, SparseArray) or hasattr(A, "_panels") or is_dask(A)
 
 
 def is_dask(A: Any) -> bool:
