@@ -104,7 +104,7 @@ class PCA(_Decomposition):
     >>> from cvrarray.sklearn import PCA
     >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0], [4, 0, 0]])
     >>> PCA(n_components=1).fit(A).explained_variance_ratio_.round(2)
-    array([0.84])
+    array([0.72])
     """
 
     def __init__(self, n_components: int | None = None, *, tol: float | None = None, random_state: Any = 0) -> None:
@@ -140,7 +140,7 @@ class TruncatedSVD(_Decomposition):
     >>> from cvrarray.sklearn import TruncatedSVD
     >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0], [4, 0, 0]])
     >>> TruncatedSVD(n_components=1).fit(A).singular_values_.round(2)
-    array([4.22])
+    array([4.16])
     """
 
     n_components: int

@@ -172,7 +172,7 @@ def _result_dtype(dtype: Any, exact: np.dtype) -> np.dtype:
 
 def _checked(out: Any, n: int, dtype: np.dtype, device: devices.Device) -> Any:
     """`out`, once it can take the result as it is."""
-    like = np.broadcast_to(np.zeros((), dtype), (n, n))
+    like = device.xp.broadcast_to(device.xp.zeros((), dtype), (n, n))
     operators.check_out(out, like, "A", device)
     return out
 

@@ -32,7 +32,7 @@ class Components:
     --------
     >>> found = cvrarray.linalg.pca(cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0], [4, 0, 0]]), k=2)
     >>> found.scores.shape, found.components.shape, found.explained_variance_ratio.round(2)
-    ((3, 2), (2, 3), array([0.84, 0.16]))
+    ((3, 2), (2, 3), array([0.72, 0.28]))
     """
 
     scores: Any

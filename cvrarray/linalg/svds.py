@@ -35,7 +35,7 @@ from .gram import normal_matrix, prepared
 EXTRA = 10  #: vectors beyond those that are wanted (Halko, Martinsson and Tropp, section 4.2)
 MOST_COLUMNS = 8192  #: of A, up to which the Gram matrix is made: 0.5 GB
 #: Stored entries a row, for each vector of a block, up to which the Gram matrix takes less time than the products it spares.
-SHORT_ROWS = 4
+SHORT_ROWS = 16
 SMALL = 2048  #: columns up to which the eigenvectors of the Gram matrix take less time than an iteration
 SPACE = 1 << 28  #: bytes of the space's vectors, and as many for their products with H; at least three blocks
 TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float64): 1e-10}
@@ -214,12 +214,13 @@ def _search(
             largest, here = float(s[0]), float(s[kept.shape[1]])
             # below it, H cannot tell which vectors come first
             floor = math.sqrt(ROUNDING * largest * here) if wants_left else 0.0
-            is_good = (residuals <= max(tol, ROUNDING)) & (_on_host(s) >= (floor if floor > tol * largest else 0))
+            is_good: np.ndarray = (residuals <= max(tol, ROUNDING)) & (_on_host(s) >= (floor if floor > tol * largest else 0))
             if is_good.all() or steps >= most or not here < np.inf:
                 break
             # these are iterated with A, where only what is left of it counts, from vectors that no others were found from
-            multiply, kept = product.normal, V[:, np.flatnonzero(is_good)]
-            rest = xp.concatenate([V[:, np.flatnonzero(~is_good)], random(width)], axis=1)[:, : width - kept.shape[1]]
+            multiply, good = product.normal, xp.asarray(is_good)
+            kept = V[:, good]
+            rest = xp.concatenate([V[:, ~good], random(width)], axis=1)[:, : width - kept.shape[1]]
     return U, s, V, residuals, steps
 
 

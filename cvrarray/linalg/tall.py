@@ -114,7 +114,7 @@ def first_not_finite(csr: CSR, xp: Any) -> tuple[int, int, Any] | None:
     if not wrong.size:
         return None
     at = int(wrong[0])
-    row = int(xp.searchsorted(csr.indptr, at, side="right")) - 1
+    row = int(xp.searchsorted(csr.indptr, wrong[:1], side="right")[0]) - 1
     return row, int(csr.indices[at]), csr.data[at].item()
 
 
