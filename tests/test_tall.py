@@ -428,6 +428,15 @@ def test_arguments(device):
         linalg.gram("nothing")
 
 
+def test_memory_that_is_not_there_is_told(device):
+    A = cvrarray.CVRArray(csr_array(([1.0], ([0], [0])), shape=(2, 30_000_000)), device=device)
+    with pytest.raises(
+        MemoryError, match=r"a Gram matrix of 30000000 columns needs 7\.2e\+06 GB.*Take fewer columns, or use svds"
+    ):
+        linalg.gram(A)
+    assert get(linalg.svds(A, 1).s).tolist() == [1.0]
+
+
 def test_matrices_of_others_are_converted():
     dense = matrix()
     for given in (csr_array(dense), dense, csr_array(dense).tocsc()):

@@ -13,6 +13,8 @@ any gap, whose d is 1, has its mean subtracted from its entries first.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,6 +65,8 @@ def gram(
         two rows is asked for.
     TypeError
         A is no matrix, or `out` cannot hold the result.
+    MemoryError
+        The message says how much is needed.
 
     Notes
     -----
@@ -91,7 +95,7 @@ def gram(
     if center and n_rows < 2:
         raise ValueError(f"a covariance needs two rows; got shape {A.shape}")
     work = products.product_dtype(dtype, dtype)[1] if is_plain else np.result_type(dtype, np.float64)
-    with device.use(), np.errstate(invalid="ignore", over="ignore"):
+    with device.use(), np.errstate(invalid="ignore", over="ignore"), _naming_memory(n, work):
         total = device.xp.empty((n, n), work) if out is None or _checked(out, n, dtype, device).dtype != work else out
         columns = prepared(A, center, scale, check_finite)
         normal_matrix(A, columns, total, check_finite)
@@ -102,6 +106,18 @@ def gram(
         if total is not out:
             out[...] = coercion.narrowed(total, dtype)
     return out
+
+
+@contextmanager
+def _naming_memory(n: int, dtype: np.dtype) -> Iterator[None]:
+    """A MemoryError says how much is needed."""
+    try:
+        yield
+    except MemoryError as error:
+        raise MemoryError(
+            f"a Gram matrix of {n} columns needs {n * n * dtype.itemsize / 1e9:.3g} GB, and up to 0.5 GB for a panel: {error}. "
+            "Take fewer columns, or use svds, which makes none of many columns"
+        ) from error
 
 
 class Columns(NamedTuple):

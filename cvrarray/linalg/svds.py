@@ -135,6 +135,12 @@ def svds(
     TypeError
         A is no matrix.
 
+    Notes
+    -----
+    Beside A and the vectors that are returned: n_rows times k numbers while residuals are computed; the square of n_cols up to
+    8192 columns; else 10 times n_cols times k + 10, or 0.5 GB if that is less, but 6 times at least. An array keeps tables of
+    its transpose, as for ``A.T @ X``.
+
     Examples
     --------
     >>> A = cvrarray.CVRArray([[2.0, 0], [0, 1], [0, 1]])
@@ -228,7 +234,7 @@ def _gram(product: tall.Centred, width: int, check_finite: bool) -> Any:
     """H, if it takes less time to make than the products with A and its adjoint that it spares; else None."""
     A, (n_rows, n) = product.A, product.shape
     is_short = not isinstance(A, SparseArray) or A.nnz <= SHORT_ROWS * width * n_rows
-    if n > MOST_COLUMNS or not is_short:
+    if n > min(MOST_COLUMNS, n_rows) or not is_short:
         return None
     H = product.device.xp.empty((n, n), product.dtype)
     normal_matrix(A, product.columns, H, check_finite)

@@ -18,7 +18,7 @@ from ..array.transposed import TransposedArray
 from ..choice.construct import asarray
 from ..core import devices, extensions
 from ..core.tables import CSR
-from ..input import coercion
+from ..input import coercion, partition
 from . import operators
 
 
@@ -83,9 +83,11 @@ def gather(panel: SparseArray, first: int, last: int, sums: Any, take: Callable[
     """``take(csr, sums, row)`` of the rows [first, last) of a panel, the first of which has number `row`."""
     most = panel._target.backend("gram").PANEL
     height = max(1, panel.shape[0] * most // max(1, panel.nnz))
+    # a transposed view reads all of its base for any of its rows
+    whole = panel._canonical_csr() if height >= panel.shape[0] or isinstance(panel, TransposedArray) else None
     for begin in range(first, last, height):
         end = min(begin + height, last)
-        csr = panel._canonical_csr() if end - begin == panel.shape[0] else panel._canonical_rows(begin, end)
+        csr = panel._canonical_rows(begin, end) if whole is None else partition.rows(whole, begin, end)
         take(csr, sums, row + begin - first)
 
 
