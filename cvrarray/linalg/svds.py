@@ -41,6 +41,7 @@ SPACE = 1 << 28  #: bytes of the space's vectors, and as many for their products
 TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float64): 1e-10}
 SPACES = 5  #: blocks of vectors that the space has at most
 ROUNDING = 32 * float(np.finfo(np.float64).eps)
+NEARLY = 0.5  #: least eigenvalue of the scalar products of nearly orthogonal vectors of length 1
 LOOK = 2  #: products after which it is looked whether the vectors are good enough
 LOST = 1e-12  #: of a vector: what is left of it beside the others is rounding, if it is less
 ROUNDS = 6  #: of iterations in the space that is left, each with vectors that those before did not find
@@ -323,13 +324,34 @@ def _orthonormal(X: Any, others: Any) -> Any:
 
 def _triplets(product: tall.Centred, V: Any) -> tuple[Any, Any, Any, np.ndarray]:
     """The singular triplets of A in the span of V: U, s, V, and their residuals over the largest s."""
-    Q, R = np.linalg.qr(product.times(V))
-    if not bool(np.isfinite(R).all()):
-        return Q, R.diagonal() * np.nan, V, np.full(len(R), np.nan)
-    left, s, right = np.linalg.svd(R)
+    Q, R = _decomposed(product.times(V))
+    if not np.isfinite(R).all():
+        return Q, _like(np.full(len(R), np.nan), V), V, np.full(len(R), np.nan)
+    left, s, right = (_like(part, V) for part in np.linalg.svd(R))
     U, V = Q @ left, V @ right.conj().T
     residuals = _on_host(_norms(product.adjoint(U) - V * s))
     return U, s, V, residuals / max(float(s[0]), np.finfo(float).tiny)
+
+
+def _decomposed(W: Any) -> tuple[Any, np.ndarray]:
+    """Orthonormal Q and, in host memory, R with ``Q @ R = W``.
+
+    Columns that are nearly orthogonal are made so by Cholesky's decomposition of their scalar products, twice (Y. Yamamoto et
+    al., ETNA 44, 2015): it reads W a few times. Others by Householder's reflections.
+    """
+    sizes = _norms(W)
+    if bool((sizes > 0).all()):
+        Q, R = W / sizes, np.diag(_on_host(sizes)).astype(W.dtype)
+        for _ in range(2):
+            products = _on_host(Q.conj().T @ Q)
+            if not np.isfinite(products).all() or np.linalg.eigvalsh(products)[0] < NEARLY:
+                break
+            upper = np.linalg.cholesky(products).conj().T
+            Q, R = Q @ _like(np.linalg.inv(upper), Q), upper @ R
+        else:
+            return Q, R
+    Q, R = np.linalg.qr(W)
+    return Q, _on_host(R)
 
 
 def _eigenpairs(product: tall.Centred, V: Any) -> tuple[None, Any, Any, np.ndarray]:
