@@ -78,10 +78,10 @@ def counted(A: Any, axis: int, check_finite: bool) -> tuple[Any, Any, Any]:
 
 def _gathered(A: Any, axis: int) -> list[Moments]:
     """Moments of the values of A; of complex ones those of the real parts, and those of the imaginary parts."""
-    parts = ("real", "imag") if A.dtype.kind == "c" else ("real",)
+    parts, n_cols = ("real", "imag") if A.dtype.kind == "c" else ("real",), A.shape[1]
 
-    def start(xp: Any, n_rows: int) -> list[Moments]:
-        n = n_rows if axis == 1 else A.shape[1]
+    def start(xp: Any, n_rows: int) -> list[Moments]:  # which is sent to workers: without A
+        n = n_rows if axis == 1 else n_cols
         return [Moments(xp.zeros(n, np.int64), xp.zeros(n), xp.zeros(n)) for _ in parts]
 
     def take(csr: CSR, sums: list[Moments], row: int) -> None:
@@ -107,9 +107,10 @@ def _merged(left: list[Moments], right: list[Moments]) -> list[Moments]:
 
 def _over_both(a: Moments, b: Moments) -> Moments:
     """Moments over two sets of entries (Chan, Golub and LeVeque)."""
-    count, away = a.count + b.count, b.mean - a.mean
-    share = b.count / np.maximum(count, 1)
-    return Moments(count, a.mean + away * share, a.squares + b.squares + away * away * (a.count * share))
+    with np.errstate(invalid="ignore", over="ignore"):
+        count, away = a.count + b.count, b.mean - a.mean
+        share = b.count / np.maximum(count, 1)
+        return Moments(count, a.mean + away * share, a.squares + b.squares + away * away * (a.count * share))
 
 
 def _with_zeros(stored: Moments, n: int) -> tuple[Any, Any]:
