@@ -44,16 +44,19 @@ __global__ void gram(const int* ptr, const int* row, const int* place, const int
             __syncwarp();
             for (int e = begin + lane; e < end; e += U * WARP) {
                 int column[U];
-                Y value[U];
+                Y sum[U];
 #pragma unroll
                 for (int u = 0; u < U; ++u) {
                     const int at = e + u * WARP;
                     column[u] = at < end ? indices[at] - first : -1;
-                    if (at < end) value[u] = Widen<Y, A>::from(data[at]);
+                    sum[u] = at < end ? Widen<Y, A>::from(data[at]) : Y();
                 }
 #pragma unroll
+                for (int u = 0; u < U; ++u)  // all are read before the first is written: they differ
+                    if (column[u] >= 0) sum[u] = mac(scale, sum[u], sums[column[u]]);
+#pragma unroll
                 for (int u = 0; u < U; ++u)
-                    if (column[u] >= 0) sums[column[u]] = mac(scale, value[u], sums[column[u]]);
+                    if (column[u] >= 0) sums[column[u]] = sum[u];
             }
         }
     }
