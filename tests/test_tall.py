@@ -158,6 +158,25 @@ def test_sums_go_on_from_panel_to_panel(height, device):
     np.testing.assert_allclose(np.triu(get(whole)), np.triu((csr.T @ csr).toarray()), rtol=1e-12, atol=1e-12)
 
 
+def test_few_entries_are_held_at_a_time(device, tmp_path, monkeypatch):
+    """Of arrays, their transposes, stores and chunks: as many as the device's module says, but for rows that are longer."""
+    A = array(matrix((9000, 30), density=0.1), device)
+    module = devices.parse(device).backend("gram")
+    add, seen = module.add, []
+
+    def counted(csr, out):
+        seen.append(csr.nnz)
+        add(csr, out)
+
+    monkeypatch.setattr(module, "PANEL", 2000)
+    monkeypatch.setattr(module, "add", counted)
+    for source in (A, A.T.copy().T, *sources(A, tmp_path)):
+        seen.clear()
+        linalg.gram(source)
+        assert sum(seen) == A.nnz
+        assert max(seen) < 3000
+
+
 def test_threads_do_not_change_bits(device):
     if device != "cpu":
         pytest.skip("of a CPU")
@@ -301,6 +320,25 @@ def test_which_vectors(wanted, shape, device):
         if vectors is not None:
             ours = get(vectors).T if vectors is U else get(vectors)
             np.testing.assert_allclose(abs((ours * theirs).sum(axis=1)), 1, rtol=1e-8)
+
+
+def test_progress_is_told(device, monkeypatch):
+    """The number of products, which grows from one round to the next."""
+    from contextlib import contextmanager
+    from importlib import import_module
+
+    module, told = import_module("cvrarray.linalg.svds"), []
+
+    @contextmanager
+    def shown(what, total, unit):
+        told.append((what, total, unit))
+        yield lambda done: told.append(done)
+
+    monkeypatch.setattr(module, "shown", shown)
+    monkeypatch.setattr(module, "MOST_COLUMNS", 0)
+    found = linalg.svds(array(np.diag(10.0 ** -np.arange(24)), device), 12, maxiter=200)
+    assert told[0] == ("singular vectors", 200, "iterations")
+    assert told[1:] == list(range(1, found.iterations + 1))
 
 
 def test_iterations_end_at_the_limit(device, monkeypatch):
