@@ -214,7 +214,7 @@ def _search(
                 wanted, left = k - kept.shape[1], most - steps
                 found, used = _krylov(multiply, rest, kept, wanted, enough, left, partial(_shifted, update, steps))
             steps += used
-            V = np.linalg.qr(xp.concatenate([kept, found[:, : k - kept.shape[1]]], axis=1))[0]
+            V = xp.linalg.qr(xp.concatenate([kept, found[:, : k - kept.shape[1]]], axis=1))[0]
             U, s, V, residuals = (_triplets if wants_left else _eigenpairs)(product, V)
             if check_finite and not round_ and not bool(xp.isfinite(s).all()):
                 tall.refuse_not_finite(product.A)
