@@ -65,7 +65,7 @@ def pca(
     scale : {None, "std"} or (n_cols,) array
         What columns are divided by, as in :func:`gram`: ``"std"`` gives the components of the correlations.
     scores : bool
-        False: (n_rows, k) numbers are not made; from a store that saves two sweeps. The tolerance then is that of
+        False: (n_rows, k) numbers are not made; from a store that saves a sweep. The tolerance then is that of
         ``svds(..., return_singular_vectors="vh")``.
     tol, maxiter, seed, check_finite
         As of :func:`svds`.
