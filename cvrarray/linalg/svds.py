@@ -62,7 +62,7 @@ class SVD:
     residuals : (k,) array of float64, in host memory
         ``max(|A v - s u|, |A.H u - s v|)`` of each triplet, over the largest singular value: computed at the end.
     iterations : int
-        Products with the normal matrix, of a block of vectors each.
+        Products with the normal matrix, of a block of vectors each; 0 where its eigenvectors were computed at once.
     converged : bool
         Whether all residuals are at most the tolerance.
 
@@ -112,7 +112,8 @@ def svds(
     tol : float, optional
         Of the residuals, relative to the largest singular value. Default: 1e-5 for float32 and complex64, else 1e-10.
     maxiter : int, optional
-        Products of a block with the normal matrix, at most; each is a sweep over A. Default: 300.
+        Products of a block with the normal matrix, at most. Each is a sweep over A, or a product with the Gram matrix, which
+        is made in one sweep: of up to 8192 columns, and of arrays with short rows. Default: 300.
     seed : int or numpy.random.Generator
         Where the random block comes from. The same one gives the same bits.
     return_singular_vectors : {True, False, "u", "vh"}

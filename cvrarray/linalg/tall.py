@@ -2,7 +2,8 @@
 
 A sweep adds up what each panel contributes, in the order of rows. :func:`gathered` does so with sums that go on from one row
 to the next, so that they have the same bits however the rows are cut into panels; Dask's tasks make them for groups of rows
-that the shape alone decides, and add those pairwise. :func:`products` needs a panel's own products.
+that the shape alone decides, and add those pairwise. Products with vectors (:class:`Centred`) are each panel's own, whose last
+bits may depend on its format.
 """
 
 from __future__ import annotations
