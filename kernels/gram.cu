@@ -3,7 +3,8 @@
 // gram: out[i, j] += sum over rows r of conj(A[r, i]) * A[r, j], for j >= i
 //
 // mapping   a warp has row i of the result, from column blockIdx.y * width on: so many sums in shared memory. It takes the
-//           rows of A that have column i in their order; its lanes take neighbouring entries of one of them
+//           rows of A that have column i in their order; its lanes take neighbouring entries of one of them, and load the
+//           first U of R rows before they add the first row: columns that most rows have would wait for memory otherwise
 // traffic   12 + sizeof(A) bytes for each entry of column i, and 4 + sizeof(A) for each entry to its right in its row:
 //           mostly from L2, as neighbouring warps meet the same rows
 // requires  columns that ascend in each row; ptr, row, place: the entries by column, and where they stand in their row;
@@ -18,7 +19,32 @@ __device__ Complex<T> conjugate(Complex<T> value) {
     return {value.re, negated(value.im)};
 }
 
-template <class Y, class A, int U>
+// U entries of a row, a warp apart
+template <class Y, int U>
+struct Entries {
+    int column[U];
+    Y value[U];
+    template <class A>
+    __device__ void load(const int* indices, const A* data, int from, int to, int first) {
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+            const int at = from + u * WARP;
+            column[u] = at < to ? indices[at] - first : -1;
+            value[u] = at < to ? Widen<Y, A>::from(data[at]) : Y();
+        }
+    }
+    // all sums are read before the first is written: columns differ
+    __device__ void add_to(Y* sums, Y scale) {
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+            if (column[u] >= 0) value[u] = mac(scale, value[u], sums[column[u]]);
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+            if (column[u] >= 0) sums[column[u]] = value[u];
+    }
+};
+
+template <class Y, class A, int U, int R>
 __global__ void gram(const int* ptr, const int* row, const int* place, const int* ends, const int* indices, const A* data,
                      int n, int width, Y* out) {
     extern __shared__ char shared[];
@@ -38,25 +64,24 @@ __global__ void gram(const int* ptr, const int* row, const int* place, const int
             from = max(at, ends[end]), to = ends[end + 1];
             factor = conjugate(Widen<Y, A>::from(data[at]));
         }
-        for (int k = 0; k < entries; ++k) {
-            const int begin = __shfl_sync(FULL, from, k), end = __shfl_sync(FULL, to, k);
-            const Y scale = shuffle(factor, k);
-            __syncwarp();
-            for (int e = begin + lane; e < end; e += U * WARP) {
-                int column[U];
-                Y sum[U];
+        for (int k = 0; k < entries; k += R) {  // lanes after the last entry have an empty row
+            Entries<Y, U> begins[R];
+            int from_of[R], to_of[R];
 #pragma unroll
-                for (int u = 0; u < U; ++u) {
-                    const int at = e + u * WARP;
-                    column[u] = at < end ? indices[at] - first : -1;
-                    sum[u] = at < end ? Widen<Y, A>::from(data[at]) : Y();
+            for (int r = 0; r < R; ++r) {
+                from_of[r] = shuffle(from, k + r) + lane, to_of[r] = shuffle(to, k + r);
+                begins[r].load(indices, data, from_of[r], to_of[r], first);
+            }
+#pragma unroll
+            for (int r = 0; r < R; ++r) {
+                const Y scale = shuffle(factor, k + r);
+                __syncwarp();
+                begins[r].add_to(sums, scale);
+                for (int e = from_of[r] + U * WARP; e < to_of[r]; e += U * WARP) {
+                    Entries<Y, U> more;
+                    more.load(indices, data, e, to_of[r], first);
+                    more.add_to(sums, scale);
                 }
-#pragma unroll
-                for (int u = 0; u < U; ++u)  // all are read before the first is written: they differ
-                    if (column[u] >= 0) sum[u] = mac(scale, sum[u], sums[column[u]]);
-#pragma unroll
-                for (int u = 0; u < U; ++u)
-                    if (column[u] >= 0) sums[column[u]] = sum[u];
             }
         }
     }

@@ -210,7 +210,8 @@ def streamed(device: devices.Device, gigabytes: float, folder: str | None) -> No
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         path = str(Path(temporary) / "tall.store")
         n_rows = int(gigabytes * 1e9 / (COLUMNS * DENSITY * 6.4))
-        S = topics(n_rows, COLUMNS, DENSITY).astype(np.float32)
+        part = topics(min(n_rows, 20_000), COLUMNS, DENSITY).astype(np.float32)
+        S = scipy.sparse.vstack([part] * max(1, n_rows // part.shape[0]), format="csr")
         cvrarray.to_store(S, path, chunks="64 MiB", format="bbcsr", block_size=1, device=str(device))
         with cvrarray.Stored(path, device=str(device), budget=0) as A:
             X = device.xp.ones((COLUMNS, TRIPLETS + 10))

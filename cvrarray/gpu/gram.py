@@ -13,14 +13,14 @@ from .launches import blocks
 #: Entries that are added at a time: each takes 16 to 28 bytes, and about as much while they are sorted by column.
 PANEL = 1 << 23
 SUMS = 40 << 10  #: bytes of shared memory for a warp's sums: four warps a multiprocessor, at least
-UNROLL = 4
+UNROLL = 4, 4  #: entries of a row that a lane loads at a time, and rows
 BLOCK = 128
 
 GRAM = Kernel(
     "gram",
     "gram",
     [("float32", "float32"), ("float64", "float32"), ("float64", "float64"), ("complex128", "complex64"), ("int8", "int8")],
-    lambda sums, values: (sums, values, UNROLL),
+    lambda sums, values: (sums, values, *UNROLL),
 )
 MOMENTS = Kernel("gram", "moments", [("float32", "int32"), ("float16", "int64"), ("int64", "int32"), ("bool", "int32")])
 

@@ -214,7 +214,10 @@ def _sum(A: Any, shift: Any, total: Any) -> None:
 
 
 def _mirror(total: Any, xp: Any) -> None:
-    """Fill in the half below the diagonal."""
+    """Fill in the half below the diagonal, which is real: fused multiplications leave rounding in its imaginary parts."""
+    if total.dtype.kind == "c":
+        diagonal = total.reshape(-1)[:: len(total) + 1]
+        diagonal[...] = diagonal.real.copy()
     for first in range(0, len(total), BLOCK):
         last = first + BLOCK
         total[last:, first:last] = total[first:last, last:].conj().T

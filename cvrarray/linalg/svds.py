@@ -246,7 +246,7 @@ def _gram(product: tall.Centred, width: int, check_finite: bool) -> Any:
 def _leading(H: Any, count: int) -> Any:
     """The eigenvectors of so many of the largest eigenvalues of a small H."""
     if not bool(np.isfinite(H).all()):
-        return np.eye(*H.shape, like=H)[:, :count]
+        return devices.of(H).xp.eye(len(H), count, dtype=H.dtype)
     if isinstance(H, np.ndarray):
         return scipy.linalg.eigh(H, subset_by_index=[len(H) - count, len(H) - 1])[1][:, ::-1]
     return np.linalg.eigh(H)[1][:, ::-1][:, :count]
