@@ -32,6 +32,7 @@ _HOME = {
     "linalg": "linalg",
     "dask": "dask",
     "torch": "torch",
+    "sklearn": "sklearn",
     "to_store": "store.sources",
     "Stored": "store.stream",
     "open_store": "dask.stores",
@@ -60,7 +61,7 @@ __all__ = [
 ]
 
 #: Names that need a package which is not always installed: extras.
-_NEEDS = {"dask": "dask", "to_dask": "dask", "open_store": "dask", "torch": "torch"}
+_NEEDS = {"dask": "dask", "to_dask": "dask", "open_store": "dask", "torch": "torch", "sklearn": "sklearn"}
 
 
 def _is_there(name: str) -> bool:
@@ -76,6 +77,7 @@ for _name, _module in {
     "construct": "choice.construct",
     "assembly": "choice.assembly",
     "dask": "dask",
+    "dask_tall": "dask.tall",
     "torch": "torch",
 }.items():
     extensions.declare(_name, partial(importlib.import_module, f"cvrarray.{_module}"))

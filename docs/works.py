@@ -111,10 +111,22 @@ SKLEARN = Section(
     "scikit-learn",
     "sklearn",
     "Every estimator begins with `check_array`, which takes SciPy's classes and dense arrays alone. `A.tocsr()` is the "
-    "adapter.",
+    "adapter, on a GPU `A.to_scipy()`. `cvrarray.sklearn` has a `PCA` and a `TruncatedSVD` that take `A` as it is.",
     (
         "TruncatedSVD(2).fit_transform(A)",
         "TruncatedSVD(2).fit_transform(A.tocsr())",
+        "cvrarray.sklearn.TruncatedSVD(2).fit_transform(A)",
+        "PCA(2).fit_transform(A)",
+        "PCA(2, svd_solver='arpack').fit_transform(A.tocsr())",
+        "cvrarray.sklearn.PCA(2).fit_transform(A)",
+        "make_pipeline(cvrarray.sklearn.PCA(2), KMeans(2, random_state=0)).fit_predict(A)",
+        "KMeans(2, random_state=0).fit_predict(A)",
+        "KMeans(2, random_state=0).fit_predict(A.tocsr())",
+        "normalize(A)",
+        "cvrarray.asarray(normalize(A.tocsr()), device='cpu')",
+        "mean_variance_axis(A.tocsr(), 0)",
+        "cvrarray.linalg.mean_var(A, 0)",
+        "Ridge().fit(A, x)",
         "Ridge().fit(A.tocsr(), x).predict(A.tocsr())",
         "LogisticRegression().fit(A.tocsr(), x > 1).predict(A.tocsr())",
         "NMF(2, max_iter=1000).fit_transform(abs(A).tocsr())",
@@ -122,8 +134,10 @@ SKLEARN = Section(
         "randomized_svd(A, 2, random_state=0)",
         "safe_sparse_dot(A, X)",
     ),
-    "from sklearn.decomposition import NMF, TruncatedSVD; from sklearn.linear_model import LogisticRegression, Ridge; "
-    "from sklearn.utils.extmath import randomized_svd, safe_sparse_dot",
+    "from sklearn.cluster import KMeans; from sklearn.decomposition import NMF, PCA, TruncatedSVD; from "
+    "sklearn.linear_model import LogisticRegression, Ridge; from sklearn.pipeline import make_pipeline; from "
+    "sklearn.preprocessing import normalize; from sklearn.utils.extmath import randomized_svd, safe_sparse_dot; from "
+    "sklearn.utils.sparsefuncs import mean_variance_axis; import cvrarray.sklearn",
 )
 NETWORKX = Section(
     "networkx",

@@ -27,7 +27,7 @@ LAYERS = [  # a module imports from its own layer and from those before it
     {"formats"},
     {"choice"},
     {"linalg"},
-    {"torch"},
+    {"torch", "sklearn"},
     {"files"},
     {"store"},
     {"dask"},

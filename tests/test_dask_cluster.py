@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from checks import assert_same_bits
 from scipy.sparse import csr_array, eye_array, random_array
 
 import cvrarray
@@ -77,6 +78,21 @@ def test_products_have_the_same_bits_as_here(format, client):
             expected = product().compute(scheduler="synchronous")
         np.testing.assert_array_equal(client.compute(product()).result(timeout=120), expected)
     np.testing.assert_array_equal(d.compute().todense(), csr.toarray())
+
+
+def test_sweeps_have_the_same_bits_on_workers_as_here(client):
+    """Gram matrices, moments and singular vectors: what is summed over chunks is summed in one order."""
+    csr = matrix((20_000, 40))
+    calls = [
+        lambda d: [cvrarray.linalg.gram(d, center=True)],
+        lambda d: cvrarray.linalg.mean_var(d, 0),
+        lambda d: cvrarray.linalg.svds(d, 3, center=True),
+    ]
+    with dask.config.set(scheduler="synchronous"):
+        expected = [list(call(cvrarray.to_dask(csr, chunks=3000, device="cpu"))) for call in calls]
+    for call, arrays in zip(calls, expected, strict=True):
+        for one, two in zip(call(cvrarray.to_dask(csr, chunks=3000, device="cpu")), arrays, strict=True):
+            assert_same_bits(one, two)
 
 
 def test_a_worker_that_meets_our_arrays_in_a_message_knows_them(client):

@@ -25,7 +25,7 @@ MODULES = sorted(
 )
 OF_DASK = ("open_store", "to_dask")
 # by a module's first two names
-NEEDS = {"cvrarray.dask": "dask", "cvrarray.torch": "torch", "cvrarray.generate": "skfem"}
+NEEDS = {"cvrarray.dask": "dask", "cvrarray.torch": "torch", "cvrarray.generate": "skfem", "cvrarray.sklearn": "sklearn"}
 
 #: Second names, whose first ones have the example.
 ALIASES = {"mT"}

@@ -22,6 +22,7 @@ from cvrarray.gpu import (  # noqa: F401  each declares its kernels
     cvr,
     cvr_matmat,
     distinct,
+    gram,
     look,
     order,
     prefix,

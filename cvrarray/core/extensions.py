@@ -1,7 +1,7 @@
 """Modules of upper layers that lower ones need, by name, so that no import points up.
 
 The package's ``__init__`` declares how each is imported; a lower layer loads it when a call needs it. ``"formats"``
-registers all formats; ``"construct"`` chooses one; ``"dask"`` handles Dask's arrays.
+registers all formats; ``"construct"`` chooses one; ``"dask"`` handles Dask's arrays, ``"dask_tall"`` sweeps over their rows.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@
 :mod:`cvrarray.dask.stores`    ``open_store``: a store on disk as such an array
 :mod:`cvrarray.dask.arrays`    their class: ``@`` of two, and stored bytes in the repr
 :mod:`cvrarray.dask.operations`  ``matmul``, ``vdot``, ``var``, ``std``: what Dask's own rules cannot do with our chunks
+:mod:`cvrarray.dask.tall`      what ``linalg.gram``, ``svds`` and ``mean_var`` ask of such an array, as tasks
 :mod:`cvrarray.dask.registry`  our entries in Dask's registries, and their functions
 :mod:`cvrarray.dask.cluster`   our entries in distributed's and dask-cuda's registries
 :mod:`cvrarray.dask.solve`     ``cg``, ``power_iteration``: one long task on each worker that holds panels

@@ -1,4 +1,6 @@
-"""Iterative solvers of linear systems, on the device of the matrix, with SciPy's arguments and results.
+"""Iterative solvers of linear systems, and decompositions of tall matrices, on the device of the matrix.
+
+Solvers have SciPy's arguments and results.
 
 =============================  ==========================================================================================
 :func:`cg`                     A symmetric (Hermitian) positive definite
@@ -11,6 +13,10 @@
 :func:`block_jacobi`           the inverses of the blocks on the diagonal
 :func:`chebyshev`              a polynomial in A
 :func:`multigrid`              a V-cycle, from a hierarchy of pyamg's
+:func:`gram`                   ``A.H @ A``, or the covariance of columns, dense
+:func:`mean_var`               means and variances of columns or rows
+:func:`svds`                   leading singular values and vectors
+:func:`pca`                    principal components
 =============================  ==========================================================================================
 
 Sources, which the modules name in full: Hestenes and Stiefel 1952 (cg), Paige and Saunders 1975 (minres), van der Vorst
@@ -41,14 +47,20 @@ breakdown                   -10          a number that the method divides by is 
 from .bicgstab import bicgstab
 from .cg import CG, cg
 from .gmres import gmres
+from .gram import gram
 from .lsmr import Result, lsmr
+from .mean_var import mean_var
 from .minres import minres
 from .multigrid import multigrid
+from .pca import Components, pca
 from .preconditioners import block_jacobi, chebyshev, jacobi
 from .solution import Solution
+from .svds import SVD, svds
 
 __all__ = [
     "CG",
+    "SVD",
+    "Components",
     "Result",
     "Solution",
     "bicgstab",
@@ -56,8 +68,12 @@ __all__ = [
     "cg",
     "chebyshev",
     "gmres",
+    "gram",
     "jacobi",
     "lsmr",
+    "mean_var",
     "minres",
     "multigrid",
+    "pca",
+    "svds",
 ]
