@@ -58,8 +58,13 @@ class Functions:
     def _with(self, step: Step) -> Self:
         raise NotImplementedError
 
-    def astype(self, dtype: Any) -> Self:
+    def astype(self, dtype: Any, *, copy: bool = True) -> Self:
         """The matrix with values of another dtype: panels are cast when they are read.
+
+        Parameters
+        ----------
+        dtype : bool, an integer, float16, float32, float64, complex64 or complex128
+        copy : ignored; NumPy has it
 
         Raises
         ------
@@ -98,11 +103,32 @@ class Functions:
         def __gt__(self, other: Any, /) -> Self: ...
         def __ge__(self, other: Any, /) -> Self: ...
 
+    def __eq__(self, other: Any) -> Any:
+        return _compared(np.equal, self, other)
+
+    def __ne__(self, other: Any) -> Any:
+        return _compared(np.not_equal, self, other)
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        raise ValueError("the truth of a Stored is that of many entries. Use A.nnz or A.sum()")
+
     def __neg__(self) -> Self:
         return self._with(Apply(np.negative, (...,), {}))
 
     def __abs__(self) -> Self:
         return self._with(Apply(np.absolute, (...,), {}))
+
+
+def _compared(ufunc: np.ufunc, store: Functions, other: Any) -> Any:
+    """Elementwise with numbers and dense arrays; anything else, another store too, is equal if it is the same object."""
+    return store.__array_ufunc__(ufunc, "__call__", store, other) if _is_dense(other) else NotImplemented
+
+
+def _is_dense(value: Any) -> bool:
+    """Whether `value` is a number or a dense array."""
+    return coercion.package(value) in ("numpy", "cupy") or isinstance(value, int | float | complex)
 
 
 def _operator(ufunc: np.ufunc) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -150,8 +176,7 @@ def apply(
     for value in operands:
         if isinstance(value, list | tuple):
             value = device.xp.asarray(value)
-        is_dense = coercion.package(value) in ("numpy", "cupy") or isinstance(value, int | float | complex)
-        if value is not ... and not is_dense:
+        if value is not ... and not _is_dense(value):
             raise TypeError(f"an operand of a store must be a number or a dense array; got {type(value).__name__}")
         if value is not ... and np.ndim(value):
             if ufunc not in OF_DENSE:
@@ -161,6 +186,5 @@ def apply(
                 )
             if value.ndim > 2 or any(n not in (1, m) for n, m in zip(value.shape[::-1], shape[::-1], strict=False)):
                 raise ValueError(f"an operand must broadcast to the store's shape, {shape}; got shape {value.shape}")
-            value = value.copy()
-        taken.append(value)
+        taken.append(value.copy() if hasattr(value, "copy") else value)
     return Apply(ufunc, tuple(taken), keywords)
