@@ -465,6 +465,9 @@ def test_no_hdf5_file(tmp_path):
         cvrarray.read(tmp_path / "b.h5ad", group="X")
     with pytest.raises(IsADirectoryError):
         cvrarray.read(tmp_path)
+    for group in (5, b"X"):
+        with pytest.raises(TypeError, match=f"group must be a text such as 'layers/counts'; got {group!r}"):
+            cvrarray.read(write(tmp_path), group=group)
     with pytest.raises(ValueError, match="group needs the path of a file; got csr_array"):
         to_store(S, tmp_path / "m.store", group="X")
 

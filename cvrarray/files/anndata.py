@@ -8,19 +8,20 @@
 ``array``          a dense array of two dimensions, as is one without an ``encoding-type``
 =================  ==============================================================================
 
-Groups that anndata wrote before 0.7 have ``h5sparse_format`` and ``h5sparse_shape`` in place of these attributes. The
-places of a file say what rows and columns are called: those of ``X``, ``layers`` and the like are in the data frames
-``obs`` and ``var``, whose attribute ``_index`` names the array of names: strings, or the codes and categories of such.
+Groups that anndata wrote before 0.7 have ``h5sparse_format`` and ``h5sparse_shape`` in place of these attributes.
 
-What the arrays hold is checked as in any file. HDF5 and Zarr themselves are read by h5py and zarr. Of Zarr, chunks that
-are pickles are refused; a chunk that is missing holds its array's fill value, as Zarr has it.
+Names of rows and columns are in data frames: of ``X`` and ``layers`` in ``obs`` and ``var``, of other places see
+``_FRAMES``. A data frame's attribute ``_index`` says which of its arrays has the names: strings, or codes and categories.
+
+h5py and zarr read the files. The contents of arrays are checked as those of any file. Zarr chunks that are pickles are
+refused; a missing Zarr chunk holds the array's fill value, as Zarr specifies.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -37,7 +38,7 @@ _NAME_BYTES = 64  # of a name as an object of Python's, at least
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _VERSIONS = {"csr_matrix": ("", "0.1.0"), "csc_matrix": ("", "0.1.0"), "array": ("", "0.1.0", "0.2.0"), "": ("",)}
 
-#: The data frames with the names of rows and columns, of what lies at, or in, a place of an AnnData.
+#: Group of an AnnData -> the data frames with the names of its matrices' rows and columns; "" where there is none.
 _FRAMES = {
     "X": ("obs", "var"), "layers": ("obs", "var"), "obsp": ("obs", "obs"), "varp": ("var", "var"), "obsm": ("obs", ""),
     "varm": ("var", ""),
@@ -66,21 +67,25 @@ def recognised(path: str) -> bool:
 
 @contextmanager
 def opened(path: str, group: str | None, max_bytes: int | str | None = None) -> Iterator[Matrix]:
-    """The matrix in `group` of an open file: by default its root, if that is a matrix, else ``"X"``.
+    """The matrix in `group` of an open file. Default: the root, if that is a matrix, else ``"X"``.
 
     Raises
     ------
+    TypeError
+        `group` is no text.
     ImportError
         h5py, or zarr, is not installed.
     ValueError
         The file is damaged, has no such group, or the group is no matrix; the message names file, group and encoding.
     """
+    if not isinstance(group, str | None):
+        raise TypeError(f"group must be a text such as 'layers/counts'; got {group!r}")
     with ExitStack() as stack:
         if os.path.isdir(path):
             with optional("reading a Zarr hierarchy", "zarr", "zarr"):
                 import zarr
             with _naming(path):
-                root = stack.enter_context(nullcontext(zarr.open(path, mode="r")))
+                root = zarr.open(path, mode="r")
         else:
             with optional("reading an HDF5 file", "h5py", "h5ad"):
                 import h5py
@@ -94,7 +99,7 @@ def opened(path: str, group: str | None, max_bytes: int | str | None = None) -> 
 
 
 class Matrix:
-    """A matrix of an open file, of which nothing but offsets has been read. Its :meth:`entries`, or :meth:`rows`, are.
+    """A matrix of an open file. Only its offsets are read here; :meth:`csr`, :meth:`rows` and :meth:`pieces` read entries.
 
     Parameters
     ----------
@@ -115,7 +120,7 @@ class Matrix:
         files = _statuses(path, place, found)
         size, changed = sum(file.st_size for file in files), max((file.st_mtime_ns for file in files), default=0)
         self.place, self._root, self._limit = place, root, limits.Limit(size, max_bytes)
-        #: What tells it from others, and from itself after a change.
+        #: The source that `resume` compares: another file, or a changed one, has another name.
         self.name = f"{os.path.basename(path)}, group {place or '/'}, {size} bytes of {changed}"
         self.encoding, self.shape = _encoding(found, place), (0, 0)
         self._subject = f"{path}: group {place or '/'} ({self.encoding})"
@@ -281,7 +286,7 @@ def _is_matrix(item: Any) -> bool:
 
 
 def _matrices(root: Any, depth: int = 2) -> Iterator[str]:
-    """Places of matrices, in groups of groups at most, and among the first names of each."""
+    """Places of matrices: in the first 50 members of a group, `depth` groups deep."""
     for name in islice(() if _is_array(root) else root, 50):
         with suppress(Exception):  # links in a circle, say: what cannot be opened is no matrix
             item = _at(root, name)

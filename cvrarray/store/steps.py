@@ -1,4 +1,4 @@
-"""Elementwise functions of a store: noted as steps, and applied to each panel when it is read."""
+"""Elementwise functions of a store: recorded as steps, and applied to each panel when it is read."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ..array.base import SparseArray
 from ..core import devices
 from ..input import coercion
 
-#: What is taken of a dense operand: entries that are not stored stay 0 whatever it holds.
-OF_DENSE = {np.multiply, np.divide}
+#: Functions that take a dense operand: whatever it holds, entries that are not stored stay 0.
+_OF_DENSE = {np.multiply, np.divide}
 
 
 class Cast(NamedTuple):
@@ -28,7 +28,7 @@ class Cast(NamedTuple):
 
 
 class Apply(NamedTuple):
-    """``ufunc(*operands)``, where the panel stands for Ellipsis, and its rows for those of a dense operand."""
+    """``ufunc(*operands)``: the panel replaces Ellipsis, and dense operands are cut to its rows."""
 
     ufunc: np.ufunc
     operands: tuple[Any, ...]
@@ -46,7 +46,7 @@ Step = Cast | Apply
 
 
 class Functions:
-    """What a store has of NumPy's elementwise functions: each gives the same store with one more step."""
+    """NumPy's elementwise functions of a store: each returns a store with one more step."""
 
     _target: devices.Device
 
@@ -90,7 +90,7 @@ class Functions:
         operands = tuple(... if value is self else value for value in inputs)
         return self._with(apply(ufunc, operands, self.shape, self._target, keywords))
 
-    if TYPE_CHECKING:  # what the loop below sets, but for those that always raise
+    if TYPE_CHECKING:  # set by the loop below; add, sub and reflected division, which raise, are left out
 
         def __mul__(self, other: Any, /) -> Self: ...
         def __rmul__(self, other: Any, /) -> Self: ...
@@ -154,14 +154,14 @@ for _name, _ufunc in {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge"
 
 
 def _rows(value: Any, first: int, last: int) -> Any:
-    """The rows of a dense operand; a row, which all rows share, and a scalar as they are."""
+    """Rows ``first .. last - 1`` of a dense operand; a single row and a scalar broadcast, so they stay whole."""
     return value[first:last] if getattr(value, "ndim", 0) == 2 and value.shape[0] != 1 else value
 
 
 def apply(
     ufunc: np.ufunc, operands: tuple[Any, ...], shape: tuple[int, int], device: devices.Device, keywords: dict[str, Any]
 ) -> Apply:
-    """The step ``ufunc(*operands)`` for a store of `shape`, which stands for Ellipsis. Dense operands are copied.
+    """The step ``ufunc(*operands)`` for a store of `shape`, in place of which is Ellipsis. Dense operands are copied.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def apply(
         if value is not ... and not _is_dense(value):
             raise TypeError(f"an operand of a store must be a number or a dense array; got {type(value).__name__}")
         if value is not ... and np.ndim(value):
-            if ufunc not in OF_DENSE:
+            if ufunc not in _OF_DENSE:
                 raise TypeError(
                     f"numpy.{ufunc.__name__} of a store and a dense array is not offered: only multiply and divide are. "
                     "Apply it to each panel(k)"
