@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -426,15 +427,19 @@ def test_rows_out_of_range_by_columns(row, tmp_path):
     assert not (tmp_path / "m.store").exists()
 
 
-def test_codes_out_of_range(tmp_path):
+@pytest.mark.parametrize(
+    ("codes", "message"),
+    [(np.arange(40) - 1, r"lie in \[0, 40\); got -1 to 38"), (np.ones(40, bool), "hold integers; got bool")],
+)
+def test_codes_that_are_none(codes, message, tmp_path):
     path, root = opened(tmp_path, "h5ad")
     put_matrix(root, "X", S)
     frame = put_frame(root, "obs", CELLS)
     del frame["names"]
     put_array(frame.create_group("names"), "categories", CELLS)
-    put_array(frame["names"], "codes", np.arange(40) - 1)
+    put_array(frame["names"], "codes", codes)
     close(root)
-    with pytest.raises(ValueError, match=r"names in obs: codes must lie in \[0, 40\); got -1 to 38"):
+    with pytest.raises(ValueError, match=f"names in obs: codes must {message}"):
         cvrarray.read(path, device="cpu")
 
 
@@ -460,6 +465,9 @@ def test_no_hdf5_file(tmp_path):
         cvrarray.read(tmp_path / "b.h5ad", group="X")
     with pytest.raises(IsADirectoryError):
         cvrarray.read(tmp_path)
+    for group in (5, b"X"):
+        with pytest.raises(TypeError, match=f"group must be a text such as 'layers/counts'; got {group!r}"):
+            cvrarray.read(write(tmp_path), group=group)
     with pytest.raises(ValueError, match="group needs the path of a file; got csr_array"):
         to_store(S, tmp_path / "m.store", group="X")
 
@@ -504,8 +512,51 @@ def test_arrays_that_promise_much(tmp_path):
         group.create_dataset(name, (size,), "i8", chunks=(5,))
     close(root)
     for place in ("entries", "rows", "dense", "columns"):
-        with pytest.raises(ValueError, match=rf"group {place} .*limit for a file"):
-            cvrarray.read(path, group=place)
+        for read in (cvrarray.read, partial(to_store, path=tmp_path / "m.store", device="cpu")):
+            with pytest.raises(ValueError, match=rf"group {place} .*limit for a file"):
+                read(path, group=place)
+    assert not (tmp_path / "m.store").exists()
+
+
+@pytest.mark.parametrize("how", ["array", "fixed", "categories"])
+def test_names_that_promise_much(how, tmp_path):
+    path, root = opened(tmp_path, "h5ad")
+    put_matrix(root, "X", S)
+    index = put_frame(root, "obs", CELLS)
+    del index["names"]
+    if how == "array":
+        index.create_dataset("names", (1 << 40,), "i8", chunks=(1 << 20,))
+    elif how == "fixed":
+        index.create_dataset("names", (40,), "S100000000")
+    else:
+        group = index.create_group("names")
+        group["codes"] = np.zeros(40, int)
+        group.create_dataset("categories", (1 << 40,), "i8", chunks=(1 << 20,))
+    close(root)
+    message = "must be as many as the matrix has, 40" if how == "array" else "names need .* the limit for a file"
+    with pytest.raises(ValueError, match=rf"names in obs: .*{message}"):
+        cvrarray.read(path)
+
+
+def test_links(tmp_path):
+    """Those in a circle and to nothing are named; another file that one leads to counts."""
+    path, root = opened(tmp_path, "h5ad")
+    root["a"], root["b"], root["c"] = h5py.SoftLink("/b"), h5py.SoftLink("/a"), h5py.SoftLink("/missing")
+    root["d"], root["e"] = h5py.ExternalLink("other.h5", "/X"), h5py.ExternalLink("none.h5", "/X")
+    close(root)
+    os.rename(path, tmp_path / "links.h5ad")
+    os.rename(write(tmp_path), tmp_path / "other.h5")
+    path = tmp_path / "links.h5ad"
+    with pytest.raises(ValueError, match=r"links\.h5ad: group a: .*too many links"):
+        cvrarray.read(path, group="a")
+    for group in ("c", "e"):
+        with pytest.raises(ValueError, match=rf"must have a group '{group}'; the matrices in it are d"):
+            cvrarray.read(path, group=group)
+    assert_same_csr(files.read_csr(path, group="d"), S)
+    to_store(path, tmp_path / "m.store", group="d", device="cpu")
+    os.utime(tmp_path / "other.h5", ns=(1 << 61, 1 << 61))
+    with pytest.raises(ValueError, match="only for the same source"):
+        to_store(path, tmp_path / "m.store", group="d", device="cpu", resume=True)
 
 
 @pytest.mark.parametrize(("package", "extra"), [("h5py", "h5ad"), ("zarr", "zarr")])

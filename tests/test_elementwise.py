@@ -486,3 +486,26 @@ def test_sums_of_complex_infinities(build, ufunc, device):
     right = np.array([[complex(1, 1), complex(-inf, 2), 0, complex(inf, 1), complex(2, inf)]])
     found = ufunc(build(left, device), build(right, device))
     np.testing.assert_array_equal(checks.get(found.todense()), ufunc(left, right))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64, np.int64])
+def test_threads_change_no_bits(dtype):
+    """Long vectors are computed in ranges, in the caller's numpy.errstate."""
+    rng = np.random.default_rng(0)
+    csr = csr_array(rng.integers(0, 9, (1700, 1301)).astype(dtype))
+    array, columns = cvrarray.CVRArray(csr, device="cpu"), rng.random(1301)
+    functions = (np.sqrt, lambda A: A * columns, lambda A: np.multiply(A, 3), lambda A: A / np.full(1301, 2))
+    found = {}
+    try:
+        for n_threads in (1, 2, 5):
+            cvrarray.set_num_threads(n_threads)
+            found[n_threads] = [function(array).tocsr().data for function in functions]
+            with np.errstate(all="raise"), pytest.raises(FloatingPointError):
+                array / np.zeros(1301)
+    finally:
+        cvrarray.set_num_threads(None)
+    assert csr.nnz > 16 * 65536
+    for k, function in enumerate(functions):
+        checks.assert_same_bits(found[1][k], found[2][k])
+        checks.assert_same_bits(found[1][k], found[5][k])
+        np.testing.assert_array_equal(found[1][k], function(csr.toarray())[csr.toarray() != 0])

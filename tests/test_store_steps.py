@@ -212,3 +212,52 @@ def test_what_functions_make_is_written_to_a_store_of_its_own(path, device, tmp_
         with pytest.raises(ValueError, match="must not be read from the same store"):
             to_store(M, path, device=device, **how)
     S.check()
+
+
+def test_long_chains_open_nothing(path, monkeypatch):
+    """A function costs the same after any number of others, and what the store was opened with stays."""
+    S, dense = stored(path, "cpu")
+    S._threads = 3
+    opened = []
+    monkeypatch.setattr("cvrarray.store.stream.manifest", lambda *how: opened.append(how))
+    M = S
+    for _ in range(40):
+        M = M * 2.0
+    assert not opened and M._threads == 3
+    np.testing.assert_allclose(M.panel(0).todense(), 2.0**40 * dense[: M.rows[1]])
+    monkeypatch.undo()
+    assert pickle.loads(pickle.dumps(M))._threads == 3
+
+
+def test_the_budget_of_a_store_is_not_that_of_its_functions(path):
+    """Without a budget each takes what is free at its first product: functions need more than the store."""
+    to_store(matrix((20_000, 70), 0.1), path, chunks="6 kB", device="cpu")
+    S = Stored(path, device="cpu")
+    S @ np.ones(70)
+    M = np.log1p(S)
+    M @ np.ones(70)
+    assert len(S._resident) == len(M._resident) == S.n_panels
+
+
+def test_operands_of_no_dimension_are_copied(path):
+    S, dense = stored(path, "cpu")
+    v = np.array(3.0)
+    M = S * v
+    v[...] = 5
+    np.testing.assert_allclose(M.panel(0).todense(), 3 * dense[: S.rows[1]])
+
+
+def test_truth_and_equality(path):
+    S, dense = stored(path, "cpu")
+    np.testing.assert_array_equal((S != 0).sum(axis=0), (dense != 0).sum(axis=0))
+    assert (S == dense.max()).sum() == (np.float64(dense.max()) == S).sum() == 1
+    assert S == S and S != None and S != "a" and S not in [np.sqrt(S), None]  # noqa: E711
+    with pytest.raises(TypeError, match="the result is dense"):
+        S == 0  # noqa: B015
+    for refused in (bool, lambda S: np.where(S > 0, 1, 0)):
+        with pytest.raises(ValueError, match="truth of a Stored is that of many entries"):
+            refused(S)
+
+
+def test_astype_takes_copy(path):
+    assert stored(path, "cpu")[0].astype(np.float32, copy=False).dtype == np.float32

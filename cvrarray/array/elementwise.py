@@ -17,6 +17,7 @@ Result dtypes are NumPy's; Python scalars are weak. CuPy computes float16 in flo
 
 from __future__ import annotations
 
+import contextvars
 import operator
 from typing import Any
 
@@ -328,11 +329,26 @@ def _compute(ufunc: np.ufunc, operands: Any, kwargs: dict[str, Any], dtypes: lis
     if xp is np and ufunc.nout == len(shape) == 1 and taken[-1] == dtypes[0]:
         # at a cache line, as an array's values shall be
         out = devices.CPU.backend("runtime.memory").empty(shape[0], dtypes[0])
-        return ufunc(*operands, out=out)
+        _by_threads(ufunc, operands, out)
+        return out
     results = _of_module(xp, ufunc)(*operands)
     if not isinstance(results, tuple):
         return results.astype(dtypes[0], copy=False)
     return tuple(result.astype(dtype, copy=False) for result, dtype in zip(results, dtypes, strict=True))
+
+
+def _by_threads(ufunc: np.ufunc, operands: Any, out: np.ndarray) -> None:
+    """``ufunc(*operands, out=out)`` of vectors and scalars on the host, a range a thread: NumPy releases the GIL."""
+    context = contextvars.copy_context()  # with numpy.errstate
+    threads = devices.CPU.backend("runtime.threads")
+    bounds = np.minimum(np.arange(-(-out.size // threads.SMALL) + 1) * threads.SMALL, out.size)
+
+    def compute(first: int, last: int) -> None:
+        at = slice(first * threads.SMALL, last * threads.SMALL)
+        parts = (v[at] if getattr(v, "size", 1) == out.size and getattr(v, "ndim", 0) else v for v in operands)
+        context.copy().run(ufunc, *parts, out=out[at])
+
+    threads.run(compute, bounds, least=threads.QUICK)
 
 
 def _of_module(xp: Any, ufunc: np.ufunc) -> Any:

@@ -8,19 +8,20 @@
 ``array``          a dense array of two dimensions, as is one without an ``encoding-type``
 =================  ==============================================================================
 
-Groups that anndata wrote before 0.7 have ``h5sparse_format`` and ``h5sparse_shape`` in place of these attributes. The
-places of a file say what rows and columns are called: those of ``X``, ``layers`` and the like are in the data frames
-``obs`` and ``var``, whose attribute ``_index`` names the array of names: strings, or the codes and categories of such.
+Groups that anndata wrote before 0.7 have ``h5sparse_format`` and ``h5sparse_shape`` in place of these attributes.
 
-What the arrays hold is checked as in any file. HDF5 and Zarr themselves are read by h5py and zarr. Of Zarr, chunks that
-are pickles are refused; a chunk that is missing holds its array's fill value, as Zarr has it.
+Names of rows and columns are in data frames: of ``X`` and ``layers`` in ``obs`` and ``var``, of other places see
+``_FRAMES``. A data frame's attribute ``_index`` says which of its arrays has the names: strings, or codes and categories.
+
+h5py and zarr read the files. The contents of arrays are checked as those of any file. Zarr chunks that are pickles are
+refused; a missing Zarr chunk holds the array's fill value, as Zarr specifies.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -33,10 +34,11 @@ from ..input import coercion, limits
 from .guards import naming
 
 PIECE = 32 << 20  #: bytes of an array that are read at a time
+_NAME_BYTES = 64  # of a name as an object of Python's, at least
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _VERSIONS = {"csr_matrix": ("", "0.1.0"), "csc_matrix": ("", "0.1.0"), "array": ("", "0.1.0", "0.2.0"), "": ("",)}
 
-#: The data frames with the names of rows and columns, of what lies at, or in, a place of an AnnData.
+#: Group of an AnnData -> the data frames with the names of its matrices' rows and columns; "" where there is none.
 _FRAMES = {
     "X": ("obs", "var"), "layers": ("obs", "var"), "obsp": ("obs", "obs"), "varp": ("var", "var"), "obsm": ("obs", ""),
     "varm": ("var", ""),
@@ -65,21 +67,25 @@ def recognised(path: str) -> bool:
 
 @contextmanager
 def opened(path: str, group: str | None, max_bytes: int | str | None = None) -> Iterator[Matrix]:
-    """The matrix in `group` of an open file: by default its root, if that is a matrix, else ``"X"``.
+    """The matrix in `group` of an open file. Default: the root, if that is a matrix, else ``"X"``.
 
     Raises
     ------
+    TypeError
+        `group` is no text.
     ImportError
         h5py, or zarr, is not installed.
     ValueError
         The file is damaged, has no such group, or the group is no matrix; the message names file, group and encoding.
     """
+    if not isinstance(group, str | None):
+        raise TypeError(f"group must be a text such as 'layers/counts'; got {group!r}")
     with ExitStack() as stack:
         if os.path.isdir(path):
             with optional("reading a Zarr hierarchy", "zarr", "zarr"):
                 import zarr
             with _naming(path):
-                root = stack.enter_context(nullcontext(zarr.open(path, mode="r")))
+                root = zarr.open(path, mode="r")
         else:
             with optional("reading an HDF5 file", "h5py", "h5ad"):
                 import h5py
@@ -93,7 +99,7 @@ def opened(path: str, group: str | None, max_bytes: int | str | None = None) -> 
 
 
 class Matrix:
-    """A matrix of an open file, of which nothing but offsets has been read. Its :meth:`entries`, or :meth:`rows`, are.
+    """A matrix of an open file. Only its offsets are read here; :meth:`csr`, :meth:`rows` and :meth:`pieces` read entries.
 
     Parameters
     ----------
@@ -106,15 +112,16 @@ class Matrix:
     """
 
     def __init__(self, path: str, root: Any, place: str, max_bytes: int | str | None):
-        files = _statuses(path, place)
-        size, changed = sum(file.st_size for file in files), max((file.st_mtime_ns for file in files), default=0)
-        self.place, self._root, self._limit = place, root, limits.Limit(size, max_bytes)
-        #: What tells it from others, and from itself after a change.
-        self.name = f"{os.path.basename(path)}, group {place or '/'}, {size} bytes of {changed}"
-        found = _at(root, place)
+        with naming(f"group {place or '/'}"):
+            found = _at(root, place)
         if found is None:
             there = ", ".join(islice(_matrices(root), 20)) or "(none)"
             raise ValueError(f"must have a group {place!r}; the matrices in it are {there}. Name one of them as group")
+        files = _statuses(path, place, found)
+        size, changed = sum(file.st_size for file in files), max((file.st_mtime_ns for file in files), default=0)
+        self.place, self._root, self._limit = place, root, limits.Limit(size, max_bytes)
+        #: The source that `resume` compares: another file, or a changed one, has another name.
+        self.name = f"{os.path.basename(path)}, group {place or '/'}, {size} bytes of {changed}"
         self.encoding, self.shape = _encoding(found, place), (0, 0)
         self._subject = f"{path}: group {place or '/'} ({self.encoding})"
         with naming(self._subject[len(path) + 2 :]):  # the caller names the path
@@ -152,6 +159,7 @@ class Matrix:
             raise ValueError(f"indptr must never decrease; it does from {along[:-1]} {falls[0]} to {falls[0] + 1}")
         if indptr[-1] != self._data.shape[0]:
             raise ValueError(f"indptr must end with the number of nonzeros, {self._data.shape[0]}; got {indptr[-1]}")
+        self._limit.require_matrix(self.shape, int(indptr[-1]), "data")  # a panel may hold them all; the disk, too
         return np.asarray(indptr)
 
     @property
@@ -172,7 +180,6 @@ class Matrix:
                 row, col, val = map(np.concatenate, zip(*found, strict=True))
                 return coercion.from_triplets(row, col, val, self.shape)
             n = int(self.indptr[-1])
-            self._limit.require_matrix(self.shape, n, "data")
             indices, data = (_taken(array, 0, n, update) for array in (self._indices, self._data))
             build = coercion.from_parts if self.by_rows else coercion.from_csc
             return build(self.indptr, indices, data, self.shape)
@@ -229,11 +236,8 @@ class Matrix:
             found = _at(self._root, place) if frame else None
             if found is None:
                 return None
-            names = _texts(found)
-            if len(names) != n:
-                raise ValueError(f"must be as many as the matrix has, {n}; got {len(names)}")
             texts = np.empty(n, object)
-            texts[:] = names
+            texts[:] = _texts(found, n, self._limit)
             return texts
 
 
@@ -247,10 +251,10 @@ def _naming(subject: str) -> Iterator[None]:
         raise ValueError(f"{subject}: cannot be read ({type(error).__name__}: {error})") from error
 
 
-def _statuses(path: str, place: str) -> list[os.stat_result]:
-    """What the system says of the file, or of the files of a Zarr group."""
+def _statuses(path: str, place: str, found: Any) -> list[os.stat_result]:
+    """What the system says of the file, and of the one that an external link leads to; or of the files of a Zarr group."""
     if not os.path.isdir(path):
-        return [os.stat(path)]
+        return [os.stat(file) for file in sorted({path, found.file.filename})]
     folders = os.walk(os.path.join(path, place))
     return [os.stat(os.path.join(folder, name)) for folder, _, names in folders for name in names]
 
@@ -282,13 +286,14 @@ def _is_matrix(item: Any) -> bool:
 
 
 def _matrices(root: Any, depth: int = 2) -> Iterator[str]:
-    """Places of matrices, in groups of groups at most, and among the first names of each."""
+    """Places of matrices: in the first 50 members of a group, `depth` groups deep."""
     for name in islice(() if _is_array(root) else root, 50):
-        item = _at(root, name)
-        if item is not None and _is_matrix(item):
-            yield name
-        elif item is not None and depth > 0 and not _is_array(item):
-            yield from (f"{name}/{inner}" for inner in _matrices(item, depth - 1))
+        with suppress(Exception):  # links in a circle, say: what cannot be opened is no matrix
+            item = _at(root, name)
+            if item is not None and _is_matrix(item):
+                yield name
+            elif item is not None and depth > 0 and not _is_array(item):
+                yield from (f"{name}/{inner}" for inner in _matrices(item, depth - 1))
 
 
 def _encoding(item: Any, place: str) -> str:
@@ -335,28 +340,39 @@ def _plain(array: Any, ndim: int) -> Any:
     return array
 
 
-def _texts(frame: Any) -> list[str]:
-    """The index of a data frame: of a group, or of the records that anndata wrote before 0.7."""
+def _texts(frame: Any, n: int, limit: limits.Limit) -> list[str]:
+    """The index of a data frame of `n` rows: of a group, or of the records that anndata wrote before 0.7."""
     if _is_array(frame):
         fields = frame.dtype.names or ()
         if not fields:
             raise ValueError(f"must be a data frame; got {frame!r}")
-        values = _plain(frame, 1)["index" if "index" in fields else fields[0]]
+        values = _whole(_plain(frame, 1), limit, n)["index" if "index" in fields else fields[0]]
     else:
         name = _attribute(frame, "_index") or "_index"
         index = _at(frame, name)
         if index is None:
             raise ValueError(f"must have the array {name!r} that its attribute _index names")
         if _is_array(index):
-            values = _plain(index, 1)[...]
+            values = _whole(_plain(index, 1), limit, n)
         elif _at(index, "categories") is not None:
-            codes, categories = (_member(index, part)[...] for part in ("codes", "categories"))
+            codes, categories = _whole(_member(index, "codes"), limit, n), _whole(_member(index, "categories"), limit)
+            if codes.dtype.kind not in "iu":
+                raise ValueError(f"codes must hold integers; got {codes.dtype}")
             if codes.size and not (0 <= codes.min() and codes.max() < categories.size):
                 raise ValueError(f"codes must lie in [0, {categories.size}); got {codes.min()} to {codes.max()}")
             values = categories[codes]
         else:  # of texts that may be missing
-            values = _member(index, "values")[...]
+            values = _whole(_member(index, "values"), limit, n)
     return [value.decode() if isinstance(value, bytes) else str(value) for value in values.tolist()]
+
+
+def _whole(array: Any, limit: limits.Limit, n: int | None = None) -> np.ndarray:
+    """All of an array of names, which must be `n`."""
+    size = array.shape[0]
+    if n not in (None, size):
+        raise ValueError(f"must be as many as the matrix has, {n}; got {size}")
+    limit.require(size * max(_NAME_BYTES, array.dtype.itemsize), f"{size} names need")
+    return np.asarray(array[...])
 
 
 def _taken(array: Any, start: int, stop: int, update: Update = lambda *done: None) -> np.ndarray:

@@ -145,7 +145,8 @@ def read_root(path: str) -> Root:
 
 
 def pack_names(names: Sequence[Any], shape: tuple[int, int]) -> bytes | None:
-    """The file of the names of rows and of columns, each a sequence of texts or None; None where both are.
+    """The contents of ``names.json`` for the names of rows and of columns, each a sequence of texts or None; None
+    where there are neither.
 
     Raises
     ------
@@ -156,11 +157,7 @@ def pack_names(names: Sequence[Any], shape: tuple[int, int]) -> bytes | None:
     for axis, found, n in zip(("row", "column"), texts, shape, strict=True):
         if found is not None and len(found) != n:
             raise ValueError(f"{axis}_names must be as many as {axis}s, {n}; got {len(found)}")
-    return json.dumps(dict(zip(("rows", "columns"), texts, strict=True))).encode() if any(map(_is_given, texts)) else None
-
-
-def _is_given(texts: list[str] | None) -> bool:
-    return texts is not None
+    return None if texts == [None, None] else json.dumps({"rows": texts[0], "columns": texts[1]}).encode()
 
 
 def read_names(path: str, root: Root) -> tuple[np.ndarray | None, np.ndarray | None]:

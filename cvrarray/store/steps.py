@@ -1,4 +1,4 @@
-"""Elementwise functions of a store: noted as steps, and applied to each panel when it is read."""
+"""Elementwise functions of a store: recorded as steps, and applied to each panel when it is read."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ..array.base import SparseArray
 from ..core import devices
 from ..input import coercion
 
-#: What is taken of a dense operand: entries that are not stored stay 0 whatever it holds.
-OF_DENSE = {np.multiply, np.divide}
+#: Functions that take a dense operand: whatever it holds, entries that are not stored stay 0.
+_OF_DENSE = {np.multiply, np.divide}
 
 
 class Cast(NamedTuple):
@@ -28,7 +28,7 @@ class Cast(NamedTuple):
 
 
 class Apply(NamedTuple):
-    """``ufunc(*operands)``, where the panel stands for Ellipsis, and its rows for those of a dense operand."""
+    """``ufunc(*operands)``: the panel replaces Ellipsis, and dense operands are cut to its rows."""
 
     ufunc: np.ufunc
     operands: tuple[Any, ...]
@@ -46,7 +46,7 @@ Step = Cast | Apply
 
 
 class Functions:
-    """What a store has of NumPy's elementwise functions: each gives the same store with one more step."""
+    """NumPy's elementwise functions of a store: each returns a store with one more step."""
 
     _target: devices.Device
 
@@ -58,8 +58,13 @@ class Functions:
     def _with(self, step: Step) -> Self:
         raise NotImplementedError
 
-    def astype(self, dtype: Any) -> Self:
+    def astype(self, dtype: Any, *, copy: bool = True) -> Self:
         """The matrix with values of another dtype: panels are cast when they are read.
+
+        Parameters
+        ----------
+        dtype : bool, an integer, float16, float32, float64, complex64 or complex128
+        copy : ignored; NumPy has it
 
         Raises
         ------
@@ -85,7 +90,7 @@ class Functions:
         operands = tuple(... if value is self else value for value in inputs)
         return self._with(apply(ufunc, operands, self.shape, self._target, keywords))
 
-    if TYPE_CHECKING:  # what the loop below sets, but for those that always raise
+    if TYPE_CHECKING:  # set by the loop below; add, sub and reflected division, which raise, are left out
 
         def __mul__(self, other: Any, /) -> Self: ...
         def __rmul__(self, other: Any, /) -> Self: ...
@@ -98,11 +103,32 @@ class Functions:
         def __gt__(self, other: Any, /) -> Self: ...
         def __ge__(self, other: Any, /) -> Self: ...
 
+    def __eq__(self, other: Any) -> Any:
+        return _compared(np.equal, self, other)
+
+    def __ne__(self, other: Any) -> Any:
+        return _compared(np.not_equal, self, other)
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        raise ValueError("the truth of a Stored is that of many entries. Use A.nnz or A.sum()")
+
     def __neg__(self) -> Self:
         return self._with(Apply(np.negative, (...,), {}))
 
     def __abs__(self) -> Self:
         return self._with(Apply(np.absolute, (...,), {}))
+
+
+def _compared(ufunc: np.ufunc, store: Functions, other: Any) -> Any:
+    """Elementwise with numbers and dense arrays; anything else, another store too, is equal if it is the same object."""
+    return store.__array_ufunc__(ufunc, "__call__", store, other) if _is_dense(other) else NotImplemented
+
+
+def _is_dense(value: Any) -> bool:
+    """Whether `value` is a number or a dense array."""
+    return coercion.package(value) in ("numpy", "cupy") or isinstance(value, int | float | complex)
 
 
 def _operator(ufunc: np.ufunc) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -128,14 +154,14 @@ for _name, _ufunc in {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge"
 
 
 def _rows(value: Any, first: int, last: int) -> Any:
-    """The rows of a dense operand; a row, which all rows share, and a scalar as they are."""
+    """Rows ``first .. last - 1`` of a dense operand; a single row and a scalar broadcast, so they stay whole."""
     return value[first:last] if getattr(value, "ndim", 0) == 2 and value.shape[0] != 1 else value
 
 
 def apply(
     ufunc: np.ufunc, operands: tuple[Any, ...], shape: tuple[int, int], device: devices.Device, keywords: dict[str, Any]
 ) -> Apply:
-    """The step ``ufunc(*operands)`` for a store of `shape`, which stands for Ellipsis. Dense operands are copied.
+    """The step ``ufunc(*operands)`` for a store of `shape`, in place of which is Ellipsis. Dense operands are copied.
 
     Raises
     ------
@@ -150,17 +176,15 @@ def apply(
     for value in operands:
         if isinstance(value, list | tuple):
             value = device.xp.asarray(value)
-        is_dense = coercion.package(value) in ("numpy", "cupy") or isinstance(value, int | float | complex)
-        if value is not ... and not is_dense:
+        if value is not ... and not _is_dense(value):
             raise TypeError(f"an operand of a store must be a number or a dense array; got {type(value).__name__}")
         if value is not ... and np.ndim(value):
-            if ufunc not in OF_DENSE:
+            if ufunc not in _OF_DENSE:
                 raise TypeError(
                     f"numpy.{ufunc.__name__} of a store and a dense array is not offered: only multiply and divide are. "
                     "Apply it to each panel(k)"
                 )
             if value.ndim > 2 or any(n not in (1, m) for n, m in zip(value.shape[::-1], shape[::-1], strict=False)):
                 raise ValueError(f"an operand must broadcast to the store's shape, {shape}; got shape {value.shape}")
-            value = value.copy()
-        taken.append(value)
+        taken.append(value.copy() if hasattr(value, "copy") else value)
     return Apply(ufunc, tuple(taken), keywords)

@@ -6,7 +6,6 @@ While one panel is multiplied the next is copied to the device and those after i
 
 from __future__ import annotations
 
-import copy
 import functools
 import operator
 import os
@@ -119,6 +118,7 @@ class Stored(steps.Functions):
         """With nothing in memory."""
         self._resident: dict[int, SparseArray] = {}
         self._staging: Any = None
+        self._kept_bytes = self._budget  # None until the first product
         self._lock = threading.Lock()
 
     # ------------------------------------------------------------------------------------------------ what it is
@@ -219,7 +219,7 @@ class Stored(steps.Functions):
 
     def __reduce__(self) -> tuple[Any, ...]:
         how = self.path, self._root.id, str(self._target), self._hold, self._budget, self._verify, self._incomplete
-        return _reopen, (*how, self._steps)
+        return _reopen, (*how, self._steps, self._threads)
 
     def panel(self, k: int) -> SparseArray:
         """Panel `k` as an array of its own, on the device.
@@ -319,7 +319,8 @@ class Stored(steps.Functions):
 
     def _with(self, step: steps.Step) -> Stored:
         """The same panels, which `step` is applied to in the end."""
-        mapped = copy.copy(self)
+        mapped = object.__new__(type(self))  # copy.copy would open the store and apply all steps again
+        mapped.__dict__.update(self.__dict__)
         mapped._begin()
         mapped._steps = (*self._steps, step)
         with self._target.use():
@@ -573,10 +574,10 @@ class Stored(steps.Functions):
     def _panels_to_keep(self) -> set[int]:
         """The panels that stay: as many of the first ones as fit the budget."""
         ends = np.cumsum([self._held_bytes(panel) for panel in self._manifest], dtype=np.int64)
-        if self._budget is None:
+        if self._kept_bytes is None:
             free, total = self._target.backend("staging").free_memory(), int(ends[-1])
-            self._budget = max(0, free // 2 - self._hold * self.panel_bytes) if free // 2 < total else total
-        return set(range(int(np.searchsorted(ends, self._budget, side="right"))))
+            self._kept_bytes = max(0, free // 2 - self._hold * self.panel_bytes) if free // 2 < total else total
+        return set(range(int(np.searchsorted(ends, self._kept_bytes, side="right"))))
 
     def _start_reading(self, pool: ThreadPoolExecutor, k: int, slot: int, keep: bool) -> tuple[list[Future[None]], np.ndarray]:
         """Have panel `k` read and verified by the pool: what is under way, and where to."""
@@ -666,10 +667,19 @@ def _check_when_read(reading: list[Future[None]], *what: Any) -> None:
 
 
 def _reopen(
-    path: str, store: str, device: str, hold: int, budget: Any, verify: bool, incomplete: bool, functions: Any = ()
+    path: str,
+    store: str,
+    device: str,
+    hold: int,
+    budget: Any,
+    verify: bool,
+    incomplete: bool,
+    functions: Any = (),
+    threads: int | None = None,
 ) -> Stored:
     """A `Stored` that was pickled; ValueError where another store has taken its place."""
-    stored = Stored(path, device=device, hold=hold, budget=budget, verify=verify, incomplete=incomplete)
+    how: dict[str, Any] = {"hold": hold, "budget": budget, "verify": verify, "threads": threads, "incomplete": incomplete}
+    stored = Stored(path, device=device, **how)
     if stored._root.id != store:
         raise ValueError(f"{path} must be the store {store}, which was pickled; it is {stored._root.id}. Open it anew")
     return functools.reduce(Stored._with, functions, stored)
