@@ -43,7 +43,7 @@ from .cg import CG, cg
 from .gmres import gmres
 from .lsmr import Result, lsmr
 from .minres import minres
-from .multigrid import multigrid
+from .multigrid import multigrid, rigid_body_modes
 from .preconditioners import block_jacobi, chebyshev, jacobi
 from .solution import Solution
 
@@ -60,4 +60,5 @@ __all__ = [
     "lsmr",
     "minres",
     "multigrid",
+    "rigid_body_modes",
 ]
