@@ -10,7 +10,8 @@
 :func:`jacobi`                 preconditioner: the inverse of the diagonal
 :func:`block_jacobi`           the inverses of the blocks on the diagonal
 :func:`chebyshev`              a polynomial in A
-:func:`multigrid`              a V-cycle, from a hierarchy of pyamg's
+:func:`multigrid`              smoothed aggregation on A's device; or a hierarchy of pyamg's
+:func:`rigid_body_modes`       what multigrid must know of an elastic body
 =============================  ==========================================================================================
 
 Sources, which the modules name in full: Hestenes and Stiefel 1952 (cg), Paige and Saunders 1975 (minres), van der Vorst

@@ -360,23 +360,15 @@ def spectrum(A: Any, inverse: Any, device: devices.Device) -> tuple[float, float
     xp, n = device.xp, A.shape[0]
     if n == 0:
         return 1.0, 1.0
-    dtype = operators.vector_dtype(A.dtype)
-    root = xp.sqrt(abs(inverse)).astype(dtype)
+    if device.kind == "cpu":
+        from .cpu.vectors import lanczos
+    else:
+        from .gpu.vectors import lanczos
+    dtype, steps = operators.vector_dtype(A.dtype), min(LANCZOS_STEPS, n)
     x = scattered(n, device).astype(dtype)
-    x /= xp.sqrt(xp.vdot(x, x).real)
-    old, beta, numbers = xp.zeros_like(x), xp.zeros((), dtype), []
-    product = xp.empty_like(x)
-    with np.errstate(all="ignore"):  # after an invariant subspace is found all is nan
-        for _ in range(min(LANCZOS_STEPS, n)):
-            operators.multiply(A, root * x, product)
-            product *= root
-            product -= beta * old
-            alpha = xp.vdot(x, product).real.astype(dtype)
-            product -= alpha * x
-            beta = xp.sqrt(xp.vdot(product, product).real).astype(dtype)
-            numbers += [alpha.real, beta.real]
-            old, x = x, product / beta
-        alphas, betas = devices.move(xp.stack(numbers), devices.CPU).astype(np.float64).reshape(-1, 2).T
+    with np.errstate(all="ignore"):  # nan is told below
+        root = xp.sqrt(abs(inverse)).astype(dtype.type(0).real.dtype)
+        alphas, betas = lanczos(lambda x, out: operators.multiply(A, x, out), root, x, steps).T
     ends = np.flatnonzero(~(betas > np.finfo(dtype).eps * abs(alphas)))
     n = int(ends[0]) + 1 if ends.size else alphas.size
     if not np.isfinite([alphas[:n], betas[:n]]).all():

@@ -48,55 +48,58 @@ def _on_diagonal(first, last, indptr, indices, found):
 
 
 def strength(indptr, indices, data, theta):
-    """The graph of strong connections: ``|A_ij| > theta sqrt(|A_ii| |A_jj|)`` in the Frobenius norm, and not 0."""
-    n = indptr.size - 1
-    sizes, norms = np.zeros(indices.size), np.zeros(n)
-    _run(_norms, indptr, indptr, indices, data, sizes, norms, unit=data[:1].size)
-    ptr = np.zeros(n + 1, np.int64)
-    _run(_count_strong, indptr, indptr, indices, sizes, norms, theta, ptr)
+    """The graph of strong connections: ``|A_ij| >= theta sqrt(|A_ii| |A_jj|)`` in the Frobenius norm, and not 0."""
+    n, sizes = indptr.size - 1, tuple(range(data.shape[1]))
+    norms, ptr = np.zeros(n), np.zeros(n + 1, np.int64)
+    _run(_norms, indptr, indptr, indices, data, sizes, norms)
+    _run(_count_strong, indptr, indptr, indices, data, sizes, norms, theta, ptr, unit=data[:1].size)
     np.cumsum(ptr, out=ptr)
     idx, weight = np.empty(ptr[-1], np.int32), np.empty(ptr[-1])
-    _run(_fill_strong, indptr, indptr, indices, sizes, norms, theta, ptr, idx, weight)
+    _run(_fill_strong, indptr, indptr, indices, data, sizes, norms, theta, ptr, idx, weight, unit=data[:1].size)
     return ptr, idx, weight
+
+
+@inlined
+def _norm(data, k, sizes):
+    block = simd.pointer(data, k * len(sizes) * len(sizes))
+    if len(sizes) == 1:
+        return abs(block[0])
+    total = 0.0
+    for i in range(len(sizes) * len(sizes)):
+        total += block[i] * block[i]
+    return np.sqrt(total)
 
 
 @kernel
 def _norms(first, last, indptr, indices, data, sizes, norms):
     for i in range(first, last):
         for k in range(indptr[i], indptr[i + 1]):
-            total = 0.0
-            for r in range(data.shape[1]):
-                for c in range(data.shape[2]):
-                    total += data[k, r, c] * data[k, r, c]
-            sizes[k] = np.sqrt(total)
             if indices[k] == i:
-                norms[i] = sizes[k]
-
-
-@inlined
-def _is_strong(i, j, size, norms, theta):
-    return i != j and size > 0 and size >= theta * np.sqrt(norms[i] * norms[j])
+                norms[i] = _norm(data, k, sizes)
 
 
 @kernel
-def _count_strong(first, last, indptr, indices, sizes, norms, theta, ptr):
+def _count_strong(first, last, indptr, indices, data, sizes, norms, theta, ptr):
+    of = simd.pointer(norms, 0)
     for i in range(first, last):
-        n = 0
-        for k in range(indptr[i], indptr[i + 1]):
-            n += _is_strong(i, indices[k], sizes[k], norms, theta)
+        n, row = 0, simd.pointer(indices, indptr[i])
+        for k in range(indptr[i + 1] - indptr[i]):
+            size = _norm(data, indptr[i] + k, sizes)
+            n += row[k] != i and size > 0 and (theta == 0 or size >= theta * np.sqrt(of[i] * of[row[k]]))
         ptr[i + 1] = n
 
 
 @kernel
-def _fill_strong(first, last, indptr, indices, sizes, norms, theta, ptr, idx, weight):
+def _fill_strong(first, last, indptr, indices, data, sizes, norms, theta, ptr, idx, weight):
+    of = simd.pointer(norms, 0)
     for i in range(first, last):
-        at = ptr[i]
-        for k in range(indptr[i], indptr[i + 1]):
-            j = indices[k]
-            if _is_strong(i, j, sizes[k], norms, theta):
-                idx[at] = j
-                weight[at] = sizes[k] / np.sqrt(norms[i] * norms[j])
-                at += 1
+        n, row, to, strong = 0, simd.pointer(indices, indptr[i]), simd.pointer(idx, ptr[i]), simd.pointer(weight, ptr[i])
+        for k in range(indptr[i + 1] - indptr[i]):
+            j, size = row[k], _norm(data, indptr[i] + k, sizes)
+            both = np.sqrt(of[i] * of[j])
+            if j != i and size > 0 and size >= theta * both:
+                to[n], strong[n] = j, size / both
+                n += 1
 
 
 def aggregate(ptr, idx, weight):
@@ -150,21 +153,23 @@ def _keys(first, last, number, state, key):
 
 @kernel
 def _spread(first, last, ptr, idx, key, near):
+    of = simd.pointer(key, 0)
     for i in range(first, last):
         if near[i] != ROOT:  # else a neighbour is one for ever
-            most = key[i]
-            for k in range(ptr[i], ptr[i + 1]):
-                most = max(most, key[idx[k]])
+            most, row = of[i], simd.pointer(idx, ptr[i])
+            for k in range(ptr[i + 1] - ptr[i]):
+                most = max(most, of[row[k]])
             near[i] = most
 
 
 @kernel
 def _decide(first, last, ptr, idx, key, near, state, left):
+    of = simd.pointer(near, 0)
     for i in range(first, last):
         if state[i] == UNDECIDED:
-            most = near[i]
-            for k in range(ptr[i], ptr[i + 1]):
-                most = max(most, near[idx[k]])
+            most, row = of[i], simd.pointer(idx, ptr[i])
+            for k in range(ptr[i + 1] - ptr[i]):
+                most = max(most, of[row[k]])
             if most == key[i]:
                 state[i] = ROOT
             elif most == ROOT:
@@ -250,51 +255,62 @@ def _orthonormal(first, last, ptr, order, candidates, basis, factor):
 
 def product_structure(a_ptr, a_idx, b_ptr, b_idx, n_cols):
     """``indptr`` and ``indices`` of the product of two matrices."""
-    ptr = np.zeros(a_ptr.size, np.int64)
-    parts = _parts(a_ptr, n_cols)
+    terms = np.zeros(a_ptr.size, np.int64)  # before each row
+    _run(_count_terms, a_ptr, a_ptr, a_idx, b_ptr, terms)
+    np.cumsum(terms, out=terms)
+    parts, ptr = _parts(terms, n_cols), np.zeros(a_ptr.size, np.int64)
     marks = np.zeros((parts.size - 1, n_cols), np.int32)
-    args = parts, a_ptr, a_idx, b_ptr, b_idx, marks
-    _run(_count_columns, a_ptr[parts], *args, ptr)
+    room = np.empty(terms[-1], np.int32)  # of which what is not written to takes no memory
+    _run(_columns_of_product, terms[parts], parts, a_ptr, a_idx, b_ptr, b_idx, marks, terms, ptr, room)
     np.cumsum(ptr, out=ptr)
-    idx = np.empty(ptr[-1], np.int32)
-    marks.fill(0)
-    _run(_fill_columns, a_ptr[parts], *args, ptr, idx)
-    found = whole.canonical_rows(CSR(ptr, idx, np.empty(idx.size, np.uint8), (ptr.size - 1, n_cols)))
-    return ptr, found.indices
+    begins = zip(terms[parts[:-1]], np.diff(ptr[parts]), strict=True)
+    return ptr, np.concatenate([room[begin : begin + n] for begin, n in begins])
 
 
 @kernel
-def _count_columns(first, last, parts, a_ptr, a_idx, b_ptr, b_idx, marks, ptr):
-    of_row, of_b = simd.pointer(a_ptr, 0), simd.pointer(b_ptr, 0)
-    for p in range(first, last):
-        mark = simd.pointer(marks, p * marks.shape[1])
-        for i in range(parts[p], parts[p + 1]):
-            n, row = 0, simd.pointer(a_idx, of_row[i])
-            for k in range(of_row[i + 1] - of_row[i]):
-                j = row[k]
-                columns = simd.pointer(b_idx, of_b[j])
-                for t in range(of_b[j + 1] - of_b[j]):
-                    n += mark[columns[t]] != i + 1
-                    mark[columns[t]] = i + 1
-            ptr[i + 1] = n
+def _count_terms(first, last, a_ptr, a_idx, b_ptr, terms):
+    of_b = simd.pointer(b_ptr, 0)
+    for i in range(first, last):
+        n, row = 0, simd.pointer(a_idx, a_ptr[i])
+        for k in range(a_ptr[i + 1] - a_ptr[i]):
+            n += of_b[row[k] + 1] - of_b[row[k]]
+        terms[i + 1] = n
 
 
 @kernel
-def _fill_columns(first, last, parts, a_ptr, a_idx, b_ptr, b_idx, marks, ptr, idx):
+def _columns_of_product(first, last, parts, a_ptr, a_idx, b_ptr, b_idx, marks, terms, ptr, room):
     of_row, of_b = simd.pointer(a_ptr, 0), simd.pointer(b_ptr, 0)
     for p in range(first, last):
-        mark = simd.pointer(marks, p * marks.shape[1])
+        mark, at = simd.pointer(marks, p * marks.shape[1]), terms[parts[p]]
         for i in range(parts[p], parts[p + 1]):
-            n, row, found = 0, simd.pointer(a_idx, of_row[i]), simd.pointer(idx, ptr[i])
+            n, row, found = 0, simd.pointer(a_idx, of_row[i]), simd.pointer(room, at)
             for k in range(of_row[i + 1] - of_row[i]):
                 j = row[k]
                 columns = simd.pointer(b_idx, of_b[j])
                 for t in range(of_b[j + 1] - of_b[j]):
                     column = columns[t]
-                    if mark[column] != i + 1:
-                        mark[column] = i + 1
-                        found[n] = column
-                        n += 1
+                    found[n] = column  # there is room for every term
+                    n += mark[column] != i + 1
+                    mark[column] = i + 1
+            _sort(found, n)
+            ptr[i + 1] = n
+            at += n
+
+
+@inlined
+def _sort(numbers, n):
+    """By insertion over shrinking gaps: Shell 1959, with the gaps of Knuth 1973."""
+    gap = 1
+    while 9 * gap < n:
+        gap = 3 * gap + 1
+    while gap:
+        for k in range(gap, n):
+            own, at = numbers[k], k
+            while at >= gap and numbers[at - gap] > own:
+                numbers[at] = numbers[at - gap]
+                at -= gap
+            numbers[at] = own
+        gap //= 3
 
 
 def product(a_ptr, a_idx, a, b_ptr, b_idx, b, ptr, idx, n_cols):
@@ -320,13 +336,15 @@ def _multiply(first, last, parts, a_ptr, a_idx, a, b_ptr, b_idx, b, ptr, idx, ma
                 mark[found[t]] = t
             for k in range(of_row[i], of_row[i + 1]):
                 j, left = a_idx[k], simd.pointer(a, k * (height * depth))
+                first_of_left = left[0]  # not read again where that is all
                 of, right = simd.pointer(b_idx, of_b[j]), simd.pointer(b, of_b[j] * (depth * width))
                 for t in range(of_b[j + 1] - of_b[j]):
                     to = np.int64(mark[of[t]]) * (height * width)
                     for r in range(height):
                         for m in range(depth):
+                            factor = first_of_left if height == depth == 1 else left[r * depth + m]
                             for c in range(width):
-                                sums[to + r * width + c] += left[r * depth + m] * right[t * (depth * width) + m * width + c]
+                                sums[to + r * width + c] += factor * right[t * (depth * width) + m * width + c]
 
 
 def smooth(ptr, idx, data, scale, aggregate, basis):

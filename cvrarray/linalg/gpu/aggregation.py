@@ -158,7 +158,7 @@ def smooth(ptr, idx, data, scale, aggregate, basis):
 def transposed(ptr, idx, n_cols):
     """The structure of the transpose, and which block each of its blocks is: ``indptr``, ``indices``, ``order``."""
     found = csr.transpose(CSR(ptr, idx, cupy.arange(idx.size), (ptr.size - 1, n_cols)))
-    return found.indptr, found.indices, found.data
+    return found.indptr.astype(np.int64, copy=False), found.indices, found.data
 
 
 def taken(data, order):

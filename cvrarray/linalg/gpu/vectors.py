@@ -83,6 +83,27 @@ def chebyshev_turn(inverse: cupy.ndarray, like: cupy.ndarray) -> Callable[..., N
     return lambda old, new, is_first, b, product, d, x: step(scale, number(old), number(new), is_first, b, product, d, x, d, x)
 
 
+def lanczos(multiply: Callable[[Any, Any], Any], root: cupy.ndarray, x: cupy.ndarray, steps: int) -> np.ndarray:
+    """(steps, 2) the diagonal, and beside it, of Lanczos' tridiagonal matrix for ``root A root``, from x on, which is
+    overwritten; ``multiply(x, out)`` is by A. What follows a 0 beside the diagonal means nothing. It waits once, at the end.
+    """
+    v, found = DeviceVectors(devices.of(x), x.shape, x.dtype), []
+    old, product, inverse = v.zeros(), v.empty(), 1 / v.norm(x)
+    beta = zero = v.constant(0)
+    one = v.constant(1)
+    for _ in range(steps):
+        v.combine(inverse, x, zero, x, x)
+        multiply(root * x, product)
+        product *= root
+        v.combine(one, product, -beta, old, product)
+        alpha = v.real_dot(x, product)
+        v.combine(one, product, -alpha, x, product)
+        beta = v.norm(product)
+        found += [alpha, beta]
+        old, x, product, inverse = x, product, old, 1 / beta
+    return v.host(cupy.concatenate(found)).reshape(-1, 2)
+
+
 class DeviceVectors:
     """Arithmetic of vectors (n,), or (n, k) for k systems at once: one kernel for each sum or combination.
 
