@@ -25,6 +25,7 @@ import cvrarray
 from cvrarray import linalg
 from cvrarray.cli.table import render
 from cvrarray.core import devices
+from cvrarray.linalg.multigrid import STRENGTH
 
 TOLERANCE = 1e-8
 #: Nodes along an edge of the cube.
@@ -152,9 +153,9 @@ def systems(size: str) -> dict[str, Callable[[], tuple[Any, dict[str, Any]]]]:
     scalar = {
         "stencil7": lambda: (diffusion((n,) * 3), {}),
         "jump": lambda: (diffusion((n,) * 3, jump=1e4), {}),
-        "anisotropy": lambda: (diffusion((n,) * 3, (1.0, 1.0, 1e-3)), {"strength": 0.1}),
+        "anisotropy": lambda: (diffusion((n,) * 3, (1.0, 1.0, 1e-3)), {}),
         "graph": lambda: (graph(n**3), {}),
-        "pressure": lambda: (pressure(n), {"strength": 0.1}),
+        "pressure": lambda: (pressure(n), {}),
     }
     return scalar | {"elasticity": lambda: _elastic(ELASTIC[size])}
 
@@ -185,9 +186,10 @@ def measured(name: str, csr: Any, keywords: dict[str, Any], device: devices.Devi
         if "near_nullspace" in given:
             given["near_nullspace"] = devices.move(given["near_nullspace"], device)
         setup, M = seconds(device, lambda: linalg.multigrid(A, **given))
+        table = repr(M)
         update, _ = seconds(device, lambda: M.update(A))
         found = {"name": name, "rows": csr.shape[0], "nnz": int(csr.nnz), "setup": 1e3 * setup, "update": 1e3 * update}
-        found["table"] = repr(M)
+        found["table"] = table + "\n update:" + repr(M).splitlines()[-1]
         for label, preconditioner in (("multigrid", M), ("single", M.astype(np.float32)), ("jacobi", "jacobi")):
             solver = linalg.CG(A, M=preconditioner, rtol=TOLERANCE)
             taken, solved = seconds(device, partial(solver.solve, b))
@@ -203,7 +205,8 @@ def beside(csr: Any, keywords: dict[str, Any], A: Any, b: Any, device: devices.D
     import scipy.sparse as sp
 
     matrix = sp.csr_matrix(csr)
-    how = {"max_coarse": 200, "strength": ("symmetric", {"theta": keywords.get("strength", 0.0)})}
+    theta = 0.0 if "near_nullspace" in keywords else STRENGTH
+    how = {"max_coarse": 200, "strength": [("symmetric", {"theta": theta / 2**k}) for k in range(20)]}
     if "near_nullspace" in keywords:
         matrix, how["B"] = matrix.tobsr((3, 3)), keywords["near_nullspace"]
     start = time.perf_counter()

@@ -31,6 +31,11 @@ OMEGA = 4 / 3
 #: A coarse unknown whose diagonal is less than this part of the finer ones has no energy: its aggregate floats, or its
 #: candidate depends on others.
 NOTHING = 1e-13
+#: P is smoothed along entries of at least this part of what is strong, for the row or for both: those that matter to the
+#: row of a prolongator are more than those that nodes are aggregated along.
+FILTERED = 0.25
+#: Weak entries are dropped, and not added to the diagonal, where less than this part of that would be left.
+LEAST_LUMPED = 0.1
 #: The next level has at most this part of a level's rows: else it is no progress.
 PROGRESS = 0.9
 #: The coarsest level is inverted as a dense matrix: more rows than this would cost more than all other levels.
@@ -62,6 +67,7 @@ class Coarsening(NamedTuple):
     aggregate: Any  # (n,) int32, of each node; -1: none
     basis: Any  # (n, height, k): the block of T in the row of each node
     n_coarse: int
+    strong: Any  # ptr and idx of the graph that P is smoothed along, and its diagonal; None: A's
     T: Blocked
     P: tuple[Any, Any]  # ptr and idx
     R: tuple[Any, Any, Any]  # and which block of P each of its blocks is
@@ -128,15 +134,18 @@ class Hierarchy:
                 smoother = Chebyshev(array, options.degree, options.ratio, bound, inverse.astype(options.dtype))
             if old is None:
                 with phase(seconds, "aggregates"):
-                    aggregate, n_coarse = kernels.aggregate(*kernels.strength(*fine, options.strength))
+                    graph = kernels.strength(*fine, options.strength / 2**k)  # Vanek et al., section 4
+                    aggregate, n_coarse = kernels.aggregate(*graph)
                 if not 0 < n_coarse * candidates.shape[2] <= PROGRESS * n * height:
                     break
                 with phase(seconds, "structure"):
-                    how, candidates = _coarsening(kernels, fine, aggregate, n_coarse, candidates)
+                    is_filtered = options.strength > 0 and height == candidates.shape[2] == 1  # rotations need all blocks
+                    strong = kernels.strength(*fine, FILTERED * options.strength / 2**k, True)[:2] if is_filtered else None
+                    how, candidates = _coarsening(kernels, fine, strong, aggregate, n_coarse, candidates)
                     self._coarsenings.append(how)
             how = self._coarsenings[k]
             with phase(seconds, "products"):
-                P, R, coarse = _values(kernels, fine, how, OMEGA / largest / diagonal)
+                P, R, coarse = _values(kernels, fine, how, OMEGA / largest, diagonal, self._on_diagonal[k])
                 self._fill_empty(coarse, how, diagonal, k + 1)
             with phase(seconds, "arrays"):
                 P = self._array(P, how.n_coarse * P.data.shape[2], old and old[k].P)
@@ -248,7 +257,9 @@ def _kernels(device: devices.Device) -> ModuleType:
     return on_gpu
 
 
-def _coarsening(kernels: ModuleType, fine: Blocked, aggregate: Any, n_coarse: int, candidates: Any) -> tuple[Coarsening, Any]:
+def _coarsening(
+    kernels: ModuleType, fine: Blocked, strong: Any, aggregate: Any, n_coarse: int, candidates: Any
+) -> tuple[Coarsening, Any]:
     """What the aggregates decide, and the candidates of the next level."""
     xp = devices.of(aggregate).xp
     basis, candidates, of_root = kernels.tentative(aggregate, n_coarse, candidates)
@@ -256,18 +267,30 @@ def _coarsening(kernels: ModuleType, fine: Blocked, aggregate: Any, n_coarse: in
     t_ptr = xp.zeros(aggregate.size + 1, np.int64)
     t_ptr[1:] = xp.cumsum(has_one)
     T = Blocked(t_ptr, aggregate[has_one], basis[has_one])
-    P = kernels.product_structure(fine.ptr, fine.idx, T.ptr, T.idx, n_coarse)
+    P = kernels.product_structure(*(strong or fine[:2]), T.ptr, T.idx, n_coarse)
     R = kernels.transposed(*P, n_coarse)
     AP = kernels.product_structure(fine.ptr, fine.idx, *P, n_coarse)
     coarse = kernels.product_structure(*R[:2], *AP, n_coarse)
-    return Coarsening(aggregate, basis, n_coarse, T, P, R, AP, coarse, of_root), candidates
+    strong = strong and (*strong, kernels.on_diagonal(*strong))
+    return Coarsening(aggregate, basis, n_coarse, strong, T, P, R, AP, coarse, of_root), candidates
 
 
-def _values(kernels: ModuleType, fine: Blocked, how: Coarsening, scale: Any) -> tuple[Blocked, Blocked, Blocked]:
-    """P, its transpose, and the next level's matrix."""
-    n = how.n_coarse
-    P = Blocked(*how.P, kernels.product(*fine, *how.T, *how.P, n))
-    kernels.smooth(*P, scale, how.aggregate, how.basis)
+def _values(
+    kernels: ModuleType, fine: Blocked, how: Coarsening, weight: float, diagonal: Any, on_diagonal: Any
+) -> tuple[Blocked, Blocked, Blocked]:
+    """P, its transpose, and the next level's matrix. Weak entries are added to the diagonal before P is smoothed: A^F of
+    Vanek et al., section 3.2; but for rows where little would be left of that.
+    """
+    n, strong, xp = how.n_coarse, fine, devices.of(diagonal).xp
+    if how.strong is not None:
+        *graph, places = how.strong
+        strong, within = Blocked(*graph, kernels.filtered(*fine, *graph)), xp.arange(diagonal.shape[1])
+        own = strong.data[places]
+        is_small = reduce(xp.logical_or, (own[:, within, within] < LEAST_LUMPED * diagonal).T)
+        own = xp.where(is_small[:, None, None], fine.data[on_diagonal], own)
+        strong.data[places], diagonal = own, own[:, within, within]
+    P = Blocked(*how.P, kernels.product(*strong, *how.T, *how.P, n))
+    kernels.smooth(*P, weight / diagonal, how.aggregate, how.basis)
     R = Blocked(*how.R[:2], kernels.taken(P.data, how.R[2]))
     AP = Blocked(*how.AP, kernels.product(*fine, *P, *how.AP, n))
     return P, R, Blocked(*how.coarse, kernels.product(*R, *AP, *how.coarse, n))

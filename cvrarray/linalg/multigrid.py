@@ -26,6 +26,8 @@ from .preconditioners import Chebyshev, Preconditioner, Workspace, precision, sc
 RATIO = {"chebyshev": 30.0, "jacobi": 2.0}
 #: Visits of the next level in a cycle.
 CYCLES = {"V": 1, "W": 2}
+#: Of nodes of one unknown: Vanek et al., section 4.
+STRENGTH = 0.08
 #: What ``x^T A y`` and ``y^T A x`` may differ by, over the norms of ``A x`` and ``A y``.
 UNSYMMETRIC = 1e-5
 
@@ -124,7 +126,7 @@ def multigrid(
     near_nullspace: Any = None,
     *,
     block_size: int | None = None,
-    strength: float = 0.0,
+    strength: float | None = None,
     cycle: str = "V",
     smoother: str = "chebyshev",
     degree: int = 2,
@@ -146,9 +148,10 @@ def multigrid(
     block_size : int, optional
         Unknowns of a node, 1 to 32, which stay together. Default: that of a BBCSR array whose blocks have no holes,
         else 1.
-    strength : float
-        Nodes are aggregated along entries (of blocks: Frobenius norms) with ``|a_ij| >= strength * sqrt(a_ii a_jj)``.
-        0: along all. Anisotropic problems want 0.1 to 0.25.
+    strength : float, optional
+        Nodes are aggregated along entries (of blocks: Frobenius norms) with ``|a_ij| >= strength * sqrt(a_ii a_jj)``;
+        0: along all. Each coarser level takes half. Default: 0.08 for nodes of one unknown, which suits anisotropy and
+        jumping coefficients too; else 0.
     cycle : {"V", "W"}
         How often a level visits the next: once, or twice.
     smoother : {"chebyshev", "jacobi"}
@@ -207,9 +210,11 @@ def multigrid(
     if hasattr(A, "levels") or isinstance(A, (list, tuple)):
         return _of_levels(A, degree, ratio, cycle, target or devices.default())
     max_coarse = integer(max_coarse, "max_coarse", 1, MOST_DENSE)
-    if not 0 <= strength < 1:
+    if strength is not None and not 0 <= strength < 1:
         raise ValueError(f"strength must be at least 0 and below 1; got {strength!r}")
-    A = operators.diagonal_source(A, "multigrid") if target is None else asarray(A, device=str(target))
+    if target is not None:
+        A = A.to_device(str(target)) if isinstance(A, SparseArray) else asarray(A, device=str(target))
+    A = operators.diagonal_source(A, "multigrid")
     target = A._target
     dtype = operators.vector_dtype(A.dtype) if dtype is None else np.dtype(dtype)
     if A.dtype.kind == "c" or dtype not in (np.float32, np.float64):
@@ -221,6 +226,8 @@ def multigrid(
         size = _block_size(A, block_size)
         A = _checked(A, target)
         candidates = _candidates(near_nullspace, A.shape[0], size, target)
+        if strength is None:
+            strength = STRENGTH if candidates.shape[1:] == (1, 1) else 0.0
         hierarchy = Hierarchy(target, candidates, Options(float(strength), degree, ratio, max_coarse, dtype))
         return Multigrid(hierarchy.made(A), target, cycle, hierarchy)
 

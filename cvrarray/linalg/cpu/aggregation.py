@@ -1,7 +1,7 @@
 """Kernels of smoothed aggregation on the CPU: strength, aggregates, candidates by QR, sparse products of blocks.
 
 Matrices are sparse in dense blocks: ``indptr`` (n_rows + 1,) int64, ``indices`` (n_blocks,) int32, ascending in each row,
-``data`` (n_blocks, height, width) float64. A graph is the same without the diagonal, with weights (n,) float64.
+``data`` (n_blocks, height, width) float64. A graph has weights (n_edges,) float64 instead, 0 on the diagonal.
 What is written for a row depends on the row alone, so every number of threads gives the same bits.
 """
 
@@ -47,15 +47,17 @@ def _on_diagonal(first, last, indptr, indices, found):
                 found[i] = k
 
 
-def strength(indptr, indices, data, theta):
-    """The graph of strong connections: ``|A_ij| >= theta sqrt(|A_ii| |A_jj|)`` in the Frobenius norm, and not 0."""
+def strength(indptr, indices, data, theta, by_row=False):
+    """The graph of strong connections: ``|A_ij| >= theta sqrt(|A_ii| |A_jj|)`` in the Frobenius norm, and not 0; and each
+    node with itself. `by_row`: those too with ``|A_ij| >= theta |A_ii|``.
+    """
     n, sizes = indptr.size - 1, tuple(range(data.shape[1]))
     norms, ptr = np.zeros(n), np.zeros(n + 1, np.int64)
     _run(_norms, indptr, indptr, indices, data, sizes, norms)
-    _run(_count_strong, indptr, indptr, indices, data, sizes, norms, theta, ptr, unit=data[:1].size)
+    _run(_count_strong, indptr, indptr, indices, data, sizes, norms, theta, by_row, ptr, unit=data[:1].size)
     np.cumsum(ptr, out=ptr)
     idx, weight = np.empty(ptr[-1], np.int32), np.empty(ptr[-1])
-    _run(_fill_strong, indptr, indptr, indices, data, sizes, norms, theta, ptr, idx, weight, unit=data[:1].size)
+    _run(_fill_strong, indptr, indptr, indices, data, sizes, norms, theta, by_row, ptr, idx, weight, unit=data[:1].size)
     return ptr, idx, weight
 
 
@@ -70,6 +72,11 @@ def _norm(data, k, sizes):
     return np.sqrt(total)
 
 
+@inlined
+def _scale(norms, i, j, by_row):
+    return np.sqrt(norms[i] * (min(norms[i], norms[j]) if by_row else norms[j]))
+
+
 @kernel
 def _norms(first, last, indptr, indices, data, sizes, norms):
     for i in range(first, last):
@@ -79,26 +86,26 @@ def _norms(first, last, indptr, indices, data, sizes, norms):
 
 
 @kernel
-def _count_strong(first, last, indptr, indices, data, sizes, norms, theta, ptr):
+def _count_strong(first, last, indptr, indices, data, sizes, norms, theta, by_row, ptr):
     of = simd.pointer(norms, 0)
     for i in range(first, last):
         n, row = 0, simd.pointer(indices, indptr[i])
         for k in range(indptr[i + 1] - indptr[i]):
             size = _norm(data, indptr[i] + k, sizes)
-            n += row[k] != i and size > 0 and (theta == 0 or size >= theta * np.sqrt(of[i] * of[row[k]]))
+            n += row[k] == i or (size > 0 and (theta == 0 or size >= theta * _scale(of, i, row[k], by_row)))
         ptr[i + 1] = n
 
 
 @kernel
-def _fill_strong(first, last, indptr, indices, data, sizes, norms, theta, ptr, idx, weight):
+def _fill_strong(first, last, indptr, indices, data, sizes, norms, theta, by_row, ptr, idx, weight):
     of = simd.pointer(norms, 0)
     for i in range(first, last):
         n, row, to, strong = 0, simd.pointer(indices, indptr[i]), simd.pointer(idx, ptr[i]), simd.pointer(weight, ptr[i])
         for k in range(indptr[i + 1] - indptr[i]):
             j, size = row[k], _norm(data, indptr[i] + k, sizes)
-            both = np.sqrt(of[i] * of[j])
-            if j != i and size > 0 and size >= theta * both:
-                to[n], strong[n] = j, size / both
+            both = _scale(of, i, j, by_row)
+            if j == i or (size > 0 and size >= theta * both):
+                to[n], strong[n] = j, 0.0 if j == i else size / both
                 n += 1
 
 
@@ -112,7 +119,7 @@ def aggregate(ptr, idx, weight):
     """
     n = ptr.size - 1
     key, near, number = np.empty(n, np.uint64), np.zeros(n, np.uint64), 0
-    state = (np.diff(ptr) > 0).astype(np.uint64)  # 1: not decided, 0: none of them
+    state = (np.diff(ptr) > 1).astype(np.uint64)  # 1: not decided, 0: none of them
     while True:
         _run(_keys, _even(n), number, state, key)
         _run(_spread, ptr, ptr, idx, key, near)
@@ -128,6 +135,29 @@ def aggregate(ptr, idx, weight):
     _run(_join_roots, ptr, ptr, idx, label, joined)
     _run(_join_strongest, ptr, ptr, idx, weight, joined, found)
     return found, root.size
+
+
+def filtered(indptr, indices, data, ptr, idx):
+    """The blocks that a graph has; on the diagonal the others of the row are added to the block there."""
+    out = np.zeros((idx.size, *data.shape[1:]))
+    _run(_filter, indptr, indptr, indices, data, ptr, idx, out, unit=data[:1].size)
+    return out
+
+
+@kernel
+def _filter(first, last, indptr, indices, data, ptr, idx, out):
+    size = data.shape[1] * data.shape[2]
+    for i in range(first, last):
+        own = ptr[i]
+        for t in range(ptr[i], ptr[i + 1]):
+            own = t if idx[t] == i else own
+        diagonal, at = simd.pointer(out, own * size), ptr[i]
+        for k in range(indptr[i], indptr[i + 1]):
+            block, is_kept = simd.pointer(data, k * size), at < ptr[i + 1] and idx[at] == indices[k]
+            to = simd.pointer(out, at * size) if is_kept else diagonal
+            for q in range(size):
+                to[q] += block[q]
+            at += is_kept
 
 
 def _even(n):

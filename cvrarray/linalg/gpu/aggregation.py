@@ -31,6 +31,7 @@ JOIN = Kernel("aggregation", "aggregation_join", [(False,), (True,)])
 ORTHONORMAL = Kernel("aggregation", "aggregation_orthonormal")
 EXPAND = Kernel("aggregation", "aggregation_expand", [()], lambda: (LANES,))
 MULTIPLY = Kernel("aggregation", "aggregation_multiply", [(lanes, True) for lanes in WIDE] + [(32, False)])
+FILTER = Kernel("aggregation", "aggregation_filter", [()], lambda: (LANES,))
 SMOOTH = Kernel("aggregation", "aggregation_smooth", [()], lambda: (LANES,))
 ENTRIES = Kernel("aggregation", "aggregation_entries", [(False,), (True,)])
 
@@ -47,15 +48,28 @@ def on_diagonal(indptr, indices):
     return csr.places(CSR(indptr, indices, indices, (n, n)), row, row) if n else row
 
 
-def strength(indptr, indices, data, theta):
-    """The graph of strong connections: ``|A_ij| >= theta sqrt(|A_ii| |A_jj|)`` in the Frobenius norm, and not 0."""
-    _n, size = indptr.size - 1, data.shape[1] * data.shape[2]
+def strength(indptr, indices, data, theta, by_row=False):
+    """The graph of strong connections: ``|A_ij| >= theta sqrt(|A_ii| |A_jj|)`` in the Frobenius norm, and not 0; and each
+    node with itself. `by_row`: those too with ``|A_ij| >= theta |A_ii|``.
+    """
+    size = data.shape[1] * data.shape[2]
     sizes = cupy.empty(indices.size)
     NORMS()(*_each(indices.size), (data, np.int64(indices.size), np.int32(size), sizes))
     row, norms = csr.row_of_nonzero(indptr, indices), sizes[on_diagonal(indptr, indices)]
-    both = cupy.sqrt(norms[row] * norms[indices])
-    kept = cupy.flatnonzero((row != indices) & (sizes > 0) & (sizes >= theta * both))
-    return cupy.searchsorted(kept, indptr), indices[kept], (sizes / both)[kept]
+    of_row, of_col = norms[row], norms[indices]
+    both = cupy.sqrt(of_row * (cupy.minimum(of_row, of_col) if by_row else of_col))
+    is_kept, before = (row == indices) | (sizes > 0) & (sizes >= theta * both), cupy.zeros(indices.size + 1, np.int64)
+    before[1:] = cupy.cumsum(is_kept)
+    kept = cupy.flatnonzero(is_kept)
+    return before[indptr], indices[kept], cupy.where(row == indices, 0.0, sizes / both)[kept]
+
+
+def filtered(indptr, indices, data, ptr, idx):
+    """The blocks that a graph has; on the diagonal the others of the row are added to the block there."""
+    n, out = indptr.size - 1, cupy.zeros((idx.size, *data.shape[1:]))
+    size = np.int32(data.shape[1] * data.shape[2])
+    FILTER()(*_each(n, LANES), (indptr, indices, data, ptr, idx, np.int64(n), size, out))
+    return out
 
 
 def aggregate(ptr, idx, weight):
@@ -63,7 +77,7 @@ def aggregate(ptr, idx, weight):
     many there are.
     """
     n = ptr.size - 1
-    state = (cupy.diff(ptr) > 0).astype(np.uint64)
+    state = (cupy.diff(ptr) > 1).astype(np.uint64)
     key, near, number, left = cupy.empty(n, np.uint64), cupy.zeros(n, np.uint64), 0, cupy.ones(1, np.int32)
     while int(left[0]):
         left.fill(0)
