@@ -27,18 +27,18 @@ struct Row {
 
 [[maybe_unused]] constexpr uint64 UNDECIDED = 1, ROOT = ~0ull;
 
-// aggregation_norms: sizes[e] = the Frobenius norm of block e
+// aggregation_squares: squares[e] = the square of the Frobenius norm of block e
 //
 // mapping   a thread a block
 // traffic   8 bytes a number, and 8 a block
 // races     none
 // Products are rounded before they are added, as on a CPU: strong connections must be the same.
-[[maybe_unused]] __global__ void aggregation_norms(const double* data, int64 n_blocks, int size, double* sizes) {
+[[maybe_unused]] __global__ void aggregation_squares(const double* data, int64 n_blocks, int size, double* squares) {
     const int64 e = blockIdx.x * (int64)blockDim.x + threadIdx.x;
     if (e >= n_blocks) return;
     double total = 0;
     for (int i = 0; i < size; ++i) total = __dadd_rn(total, __dmul_rn(data[e * size + i], data[e * size + i]));
-    sizes[e] = __dsqrt_rn(total);
+    squares[e] = total;
 }
 
 // aggregation_keys: a hash of node and round where a node is not decided, else its state. SplitMix64's finalizer: Steele, Lea

@@ -121,7 +121,7 @@ def test_aggregates(name, theta, device):
     scale = abs(entries.data) / np.sqrt(csr.diagonal()[entries.row] * csr.diagonal()[entries.col])
     kept = scale >= theta * (1 - 1e-15)
     assert_same_bits(idx, entries.col[kept].astype(np.int32))
-    np.testing.assert_allclose(weight, np.where(entries.row == entries.col, 0, scale)[kept], rtol=1e-14)
+    np.testing.assert_allclose(weight, np.where(entries.row == entries.col, 0, scale**2)[kept], rtol=1e-14)
     label = get(found)
     assert set(label) == set(range(n)) | ({-1} if (np.diff(ptr) == 1).any() else set())
     assert ((label < 0) == (np.diff(ptr) == 1)).all()

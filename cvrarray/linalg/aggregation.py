@@ -139,8 +139,10 @@ class Hierarchy:
                 if not 0 < n_coarse * candidates.shape[2] <= PROGRESS * n * height:
                     break
                 with phase(seconds, "structure"):
-                    is_filtered = options.strength > 0 and height == candidates.shape[2] == 1  # rotations need all blocks
-                    strong = kernels.strength(*fine, FILTERED * options.strength / 2**k, True)[:2] if is_filtered else None
+                    strong = None
+                    if options.strength > 0 and height == candidates.shape[2] == 1:  # rotations need all blocks
+                        strong = kernels.strength(*fine, FILTERED * options.strength / 2**k, True)[:2]
+                        strong = strong if strong[1].size < fine.idx.size else None
                     how, candidates = _coarsening(kernels, fine, strong, aggregate, n_coarse, candidates)
                     self._coarsenings.append(how)
             how = self._coarsenings[k]
@@ -269,7 +271,7 @@ def _coarsening(
     T = Blocked(t_ptr, aggregate[has_one], basis[has_one])
     P = kernels.product_structure(*(strong or fine[:2]), T.ptr, T.idx, n_coarse)
     R = kernels.transposed(*P, n_coarse)
-    AP = kernels.product_structure(fine.ptr, fine.idx, *P, n_coarse)
+    AP = kernels.product_structure(fine.ptr, fine.idx, *P, n_coarse, ascends=False)  # on a CPU nobody needs that
     coarse = kernels.product_structure(*R[:2], *AP, n_coarse)
     strong = strong and (*strong, kernels.on_diagonal(*strong))
     return Coarsening(aggregate, basis, n_coarse, strong, T, P, R, AP, coarse, of_root), candidates

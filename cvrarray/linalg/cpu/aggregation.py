@@ -49,7 +49,7 @@ def _on_diagonal(first, last, indptr, indices, found):
 
 def strength(indptr, indices, data, theta, by_row=False):
     """The graph of strong connections: ``|A_ij| >= theta sqrt(|A_ii| |A_jj|)`` in the Frobenius norm, and not 0; and each
-    node with itself. `by_row`: those too with ``|A_ij| >= theta |A_ii|``.
+    node with itself. `by_row`: those too with ``|A_ij| >= theta |A_ii|``. Weights are squares over ``|A_ii| |A_jj|``.
     """
     n, sizes = indptr.size - 1, tuple(range(data.shape[1]))
     norms, ptr = np.zeros(n), np.zeros(n + 1, np.int64)
@@ -62,19 +62,17 @@ def strength(indptr, indices, data, theta, by_row=False):
 
 
 @inlined
-def _norm(data, k, sizes):
-    block = simd.pointer(data, k * len(sizes) * len(sizes))
-    if len(sizes) == 1:
-        return abs(block[0])
-    total = 0.0
+def _square(data, k, sizes):
+    """Of a block's Frobenius norm."""
+    block, total = simd.pointer(data, k * len(sizes) * len(sizes)), 0.0
     for i in range(len(sizes) * len(sizes)):
         total += block[i] * block[i]
-    return np.sqrt(total)
+    return total
 
 
 @inlined
-def _scale(norms, i, j, by_row):
-    return np.sqrt(norms[i] * (min(norms[i], norms[j]) if by_row else norms[j]))
+def _least(norms, i, j, theta, by_row):
+    return theta * theta * (norms[i] * (min(norms[i], norms[j]) if by_row else norms[j]))
 
 
 @kernel
@@ -82,7 +80,7 @@ def _norms(first, last, indptr, indices, data, sizes, norms):
     for i in range(first, last):
         for k in range(indptr[i], indptr[i + 1]):
             if indices[k] == i:
-                norms[i] = _norm(data, k, sizes)
+                norms[i] = np.sqrt(_square(data, k, sizes))
 
 
 @kernel
@@ -91,8 +89,8 @@ def _count_strong(first, last, indptr, indices, data, sizes, norms, theta, by_ro
     for i in range(first, last):
         n, row = 0, simd.pointer(indices, indptr[i])
         for k in range(indptr[i + 1] - indptr[i]):
-            size = _norm(data, indptr[i] + k, sizes)
-            n += row[k] == i or (size > 0 and (theta == 0 or size >= theta * _scale(of, i, row[k], by_row)))
+            square = _square(data, indptr[i] + k, sizes)
+            n += row[k] == i or (square > 0 and square >= _least(of, i, row[k], theta, by_row))
         ptr[i + 1] = n
 
 
@@ -102,10 +100,9 @@ def _fill_strong(first, last, indptr, indices, data, sizes, norms, theta, by_row
     for i in range(first, last):
         n, row, to, strong = 0, simd.pointer(indices, indptr[i]), simd.pointer(idx, ptr[i]), simd.pointer(weight, ptr[i])
         for k in range(indptr[i + 1] - indptr[i]):
-            j, size = row[k], _norm(data, indptr[i] + k, sizes)
-            both = _scale(of, i, j, by_row)
-            if j == i or (size > 0 and size >= theta * both):
-                to[n], strong[n] = j, 0.0 if j == i else size / both
+            j, square = row[k], _square(data, indptr[i] + k, sizes)
+            if j == i or (square > 0 and square >= _least(of, i, j, theta, by_row)):
+                to[n], strong[n] = j, 0.0 if j == i else square / (of[i] * of[j])
                 n += 1
 
 
@@ -283,15 +280,15 @@ def _orthonormal(first, last, ptr, order, candidates, basis, factor):
                     basis[order[m], r, c] *= scale
 
 
-def product_structure(a_ptr, a_idx, b_ptr, b_idx, n_cols):
-    """``indptr`` and ``indices`` of the product of two matrices."""
+def product_structure(a_ptr, a_idx, b_ptr, b_idx, n_cols, ascends=True):
+    """``indptr`` and ``indices`` of the product of two matrices; columns ascend where that is asked for."""
     terms = np.zeros(a_ptr.size, np.int64)  # before each row
     _run(_count_terms, a_ptr, a_ptr, a_idx, b_ptr, terms)
     np.cumsum(terms, out=terms)
     parts, ptr = _parts(terms, n_cols), np.zeros(a_ptr.size, np.int64)
     marks = np.zeros((parts.size - 1, n_cols), np.int32)
     room = np.empty(terms[-1], np.int32)  # of which what is not written to takes no memory
-    _run(_columns_of_product, terms[parts], parts, a_ptr, a_idx, b_ptr, b_idx, marks, terms, ptr, room)
+    _run(_columns_of_product, terms[parts], parts, a_ptr, a_idx, b_ptr, b_idx, marks, terms, ascends, ptr, room)
     np.cumsum(ptr, out=ptr)
     begins = zip(terms[parts[:-1]], np.diff(ptr[parts]), strict=True)
     return ptr, np.concatenate([room[begin : begin + n] for begin, n in begins])
@@ -308,7 +305,7 @@ def _count_terms(first, last, a_ptr, a_idx, b_ptr, terms):
 
 
 @kernel
-def _columns_of_product(first, last, parts, a_ptr, a_idx, b_ptr, b_idx, marks, terms, ptr, room):
+def _columns_of_product(first, last, parts, a_ptr, a_idx, b_ptr, b_idx, marks, terms, ascends, ptr, room):
     of_row, of_b = simd.pointer(a_ptr, 0), simd.pointer(b_ptr, 0)
     for p in range(first, last):
         mark, at = simd.pointer(marks, p * marks.shape[1]), terms[parts[p]]
@@ -322,7 +319,8 @@ def _columns_of_product(first, last, parts, a_ptr, a_idx, b_ptr, b_idx, marks, t
                     found[n] = column  # there is room for every term
                     n += mark[column] != i + 1
                     mark[column] = i + 1
-            _sort(found, n)
+            if ascends:
+                _sort(found, n)
             ptr[i + 1] = n
             at += n
 

@@ -23,7 +23,7 @@ DEPENDENT = 1e-10
 #: Terms of a product whose places are sorted together: each takes some 30 bytes meanwhile.
 MOST_TERMS = 1 << 28
 
-NORMS = Kernel("aggregation", "aggregation_norms")
+SQUARES = Kernel("aggregation", "aggregation_squares")
 KEYS = Kernel("aggregation", "aggregation_keys")
 SPREAD = Kernel("aggregation", "aggregation_spread", [()], lambda: (LANES,))
 DECIDE = Kernel("aggregation", "aggregation_decide", [()], lambda: (LANES,))
@@ -50,18 +50,17 @@ def on_diagonal(indptr, indices):
 
 def strength(indptr, indices, data, theta, by_row=False):
     """The graph of strong connections: ``|A_ij| >= theta sqrt(|A_ii| |A_jj|)`` in the Frobenius norm, and not 0; and each
-    node with itself. `by_row`: those too with ``|A_ij| >= theta |A_ii|``.
+    node with itself. `by_row`: those too with ``|A_ij| >= theta |A_ii|``. Weights are squares over ``|A_ii| |A_jj|``.
     """
-    size = data.shape[1] * data.shape[2]
-    sizes = cupy.empty(indices.size)
-    NORMS()(*_each(indices.size), (data, np.int64(indices.size), np.int32(size), sizes))
-    row, norms = csr.row_of_nonzero(indptr, indices), sizes[on_diagonal(indptr, indices)]
+    size, squares = data.shape[1] * data.shape[2], cupy.empty(indices.size)
+    SQUARES()(*_each(indices.size), (data, np.int64(indices.size), np.int32(size), squares))
+    row, norms = csr.row_of_nonzero(indptr, indices), cupy.sqrt(squares[on_diagonal(indptr, indices)])
     of_row, of_col = norms[row], norms[indices]
-    both = cupy.sqrt(of_row * (cupy.minimum(of_row, of_col) if by_row else of_col))
-    is_kept, before = (row == indices) | (sizes > 0) & (sizes >= theta * both), cupy.zeros(indices.size + 1, np.int64)
+    least = theta * theta * (of_row * (cupy.minimum(of_row, of_col) if by_row else of_col))
+    is_kept, before = (row == indices) | (squares > 0) & (squares >= least), cupy.zeros(indices.size + 1, np.int64)
     before[1:] = cupy.cumsum(is_kept)
     kept = cupy.flatnonzero(is_kept)
-    return before[indptr], indices[kept], cupy.where(row == indices, 0.0, sizes / both)[kept]
+    return before[indptr], indices[kept], cupy.where(row == indices, 0.0, squares / (of_row * of_col))[kept]
 
 
 def filtered(indptr, indices, data, ptr, idx):
@@ -106,7 +105,7 @@ def tentative(aggregate, n, candidates):
     return basis, factor, order[ptr[:-1]]
 
 
-def product_structure(a_ptr, a_idx, b_ptr, b_idx, n_cols):
+def product_structure(a_ptr, a_idx, b_ptr, b_idx, n_cols, ascends=True):
     """``indptr`` and ``indices`` of the product of two matrices: the places of all terms, sorted, each once."""
     n_rows, before = a_ptr.size - 1, cupy.zeros(a_idx.size + 1, np.int64)
     before[1:] = cupy.cumsum(cupy.diff(b_ptr)[a_idx])
