@@ -110,6 +110,7 @@ class Hierarchy:
         self.device, self.options, self._candidates, self._size = device, options, candidates, candidates.shape[1]
         self._coarsenings: list[Coarsening] = []
         self._on_diagonal: list[Any] = []  # of each level: where the blocks on the diagonal are
+        self._structure: Any = None  # what tells A's from others
         self._in_blocks: Any = None  # of A: ptr and idx of its blocks, and where each entry lies in them
 
     def made(self, A: Any, old: list[Level] | None = None) -> Made:
@@ -166,6 +167,10 @@ class Hierarchy:
 
     def _of_array(self, A: Any) -> Blocked:
         xp, csr = self.device.xp, A._canonical_csr()
+        structure = self.device.backend("assembly").fingerprint(csr.indptr, csr.indices)
+        if self._structure not in (None, structure):
+            raise ValueError(f"A must have its entries, {A.nnz} now, where those from before were. Make a new multigrid(A)")
+        self._structure = structure
         ptr, idx, data = csr.indptr.astype(np.int64), csr.indices.astype(np.int32), csr.data.astype(np.float64)
         if self._size == 1:
             return Blocked(ptr, idx, data.reshape(-1, 1, 1))

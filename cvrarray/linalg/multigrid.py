@@ -83,7 +83,7 @@ class Multigrid(Preconditioner):
         TypeError
             The hierarchy is pyamg's.
         ValueError
-            A's shape or number of entries is another one, or its values are none that :func:`multigrid` takes. The
+            A's shape or structure is another one, or its values are none that :func:`multigrid` takes. The
             preconditioner stays as it was.
         """
         if self._hierarchy is None:
@@ -91,11 +91,6 @@ class Multigrid(Preconditioner):
         self.require_shape(A)
         with self.device.use():
             A = _checked(A, self.device)
-            before = self._made.sizes[0][1]
-            if A.nnz != before:
-                raise ValueError(
-                    f"A must have the structure from before, {before} entries; got {A.nnz}. Make a new multigrid(A)"
-                )
             made = self._hierarchy.made(A, self.levels)
         self._swap(_made=made, levels=made.levels, coarsest=made.coarsest)
 
