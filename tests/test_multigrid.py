@@ -270,12 +270,16 @@ def get_data(A):
 
 
 def test_copies(device):
-    _, _, M, b, _ = system("elasticity", device)
+    _, A, M, b, _ = system("elasticity", device)
     r = put(b, device)
     for other in (copy.copy(M), pickle.loads(pickle.dumps(M))):
         assert_same_bits(get(other.matvec(r)), get(M.matvec(r)))
     narrow = M.astype("float32")
     np.testing.assert_allclose(get(narrow.matvec(r)), get(M.matvec(r)), atol=1e-4 * abs(get(M.matvec(r))).max())
+    before = get(narrow.matvec(r))
+    narrow.update(A)
+    assert narrow.dtype == np.float32
+    np.testing.assert_allclose(get(narrow.matvec(r)), before, atol=1e-4 * abs(before).max())
 
 
 def test_repr(device):

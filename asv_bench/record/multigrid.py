@@ -150,7 +150,7 @@ def elasticity(n: int) -> tuple[Any, np.ndarray]:
 def systems(size: str) -> dict[str, Callable[[], tuple[Any, dict[str, Any]]]]:
     """Matrix and keywords of multigrid for each system."""
     n = SIZES[size]
-    scalar = {
+    scalar: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
         "stencil7": lambda: (diffusion((n,) * 3), {}),
         "jump": lambda: (diffusion((n,) * 3, jump=1e4), {}),
         "anisotropy": lambda: (diffusion((n,) * 3, (1.0, 1.0, 1e-3)), {}),

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from functools import reduce
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -112,6 +113,12 @@ class Hierarchy:
         self._on_diagonal: list[Any] = []  # of each level: where the blocks on the diagonal are
         self._structure: Any = None  # what tells A's from others
         self._in_blocks: Any = None  # of A: ptr and idx of its blocks, and where each entry lies in them
+
+    def astype(self, dtype: np.dtype) -> Hierarchy:
+        """The same, of levels in another precision."""
+        other = copy(self)
+        other.options = self.options._replace(dtype=dtype)
+        return other
 
     def made(self, A: Any, old: list[Level] | None = None) -> Made:
         """The levels for these values; `old` are those of others in the same structure, if any were made before."""
@@ -290,8 +297,8 @@ def _values(
     """
     n, strong, xp = how.n_coarse, fine, devices.of(diagonal).xp
     if how.strong is not None:
-        *graph, places = how.strong
-        strong, within = Blocked(*graph, kernels.filtered(*fine, *graph)), xp.arange(diagonal.shape[1])
+        ptr, idx, places = how.strong
+        strong, within = Blocked(ptr, idx, kernels.filtered(*fine, ptr, idx)), xp.arange(diagonal.shape[1])
         own = strong.data[places]
         is_small = reduce(xp.logical_or, (own[:, within, within] < LEAST_LUMPED * diagonal).T)
         own = xp.where(is_small[:, None, None], fine.data[on_diagonal], own)

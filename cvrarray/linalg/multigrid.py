@@ -98,7 +98,8 @@ class Multigrid(Preconditioner):
         now, wanted = self.frozen(), precision(dtype, self.dtype)
         cast = [Level(*(part.astype(wanted) for part in level)) for level in now.levels]
         made = now._made._replace(levels=cast, coarsest=now.coarsest.astype(wanted))
-        return Multigrid(made, now.device, now.cycle)
+        hierarchy = now._hierarchy and now._hierarchy.astype(wanted)
+        return Multigrid(made, now.device, now.cycle, hierarchy)
 
     def __repr__(self) -> str:
         made, sizes = self._made, self._made.sizes
