@@ -11,6 +11,7 @@ import scipy.sparse
 from checks import assert_same_bits, get, put
 
 import cvrarray
+from asv_bench.record import multigrid as record
 from asv_bench.record.multigrid import diffusion, elasticity, graph, pressure
 from cvrarray import linalg
 from cvrarray.core import devices
@@ -464,3 +465,10 @@ def test_a_hierarchy_of_pyamgs_is_told(device):
     assert "pyamg's hierarchy" in repr(M)
     with pytest.raises(TypeError, match="hierarchy of pyamg's belongs"):
         M.update(cvrarray.asarray(np.eye(3), device=device))
+
+
+def test_the_record(capsys, device):
+    record.main(["stencil7", "elasticity", "--sizes", "small", "--device", device])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows[2:]] == ["stencil7", "elasticity"]
+    assert all(0 < int(row[4]) < int(row[8]) for row in rows[2:])  # iterations, and Jacobi's; neither has failed

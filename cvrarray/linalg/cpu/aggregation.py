@@ -12,7 +12,7 @@ import numpy as np
 from cvrarray.core.tables import CSR
 from cvrarray.cpu import csr as whole
 from cvrarray.cpu import simd
-from cvrarray.cpu.runtime import threads
+from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
 
 UNDECIDED, ROOT = np.uint64(1), np.uint64(2**64 - 1)
@@ -343,7 +343,7 @@ def _sort(numbers, n):
 
 def product(a_ptr, a_idx, a, b_ptr, b_idx, b, ptr, idx, n_cols):
     """The blocks of the product of two matrices, of which the structure is known."""
-    out = np.zeros((idx.size, a.shape[1], b.shape[2]))
+    out = memory.empty(idx.size * a.shape[1] * b.shape[2], np.float64).reshape(idx.size, a.shape[1], b.shape[2])
     parts = _parts(a_ptr, n_cols)
     marks = np.empty((parts.size - 1, n_cols), np.int32)
     sizes = tuple(tuple(range(n)) for n in (*a.shape[1:], b.shape[2]))
@@ -362,6 +362,8 @@ def _multiply(first, last, parts, a_ptr, a_idx, a, b_ptr, b_idx, b, ptr, idx, ma
             found, sums = simd.pointer(idx, ptr[i]), simd.pointer(out, ptr[i] * (height * width))
             for t in range(ptr[i + 1] - ptr[i]):
                 mark[found[t]] = t
+            for q in range((ptr[i + 1] - ptr[i]) * (height * width)):
+                sums[q] = 0
             for k in range(of_row[i], of_row[i + 1]):
                 j, left = a_idx[k], simd.pointer(a, k * (height * depth))
                 first_of_left = left[0]  # not read again where that is all
@@ -398,7 +400,7 @@ def transposed(ptr, idx, n_cols):
 
 def taken(data, order):
     """The transposes of the blocks in this order."""
-    out = np.empty((order.size, data.shape[2], data.shape[1]))
+    out = memory.empty(data.size, np.float64).reshape(order.size, data.shape[2], data.shape[1])
     _run(_take, _even(order.size), data, order, out, unit=data[:1].size)
     return out
 
@@ -413,7 +415,7 @@ def _take(first, last, data, order, out):
 
 def entries(ptr, data):
     """The numbers of the blocks, row by row of the whole matrix."""
-    out = np.empty(data.size)
+    out = memory.empty(data.size, np.float64)
     _run(_entries, ptr, ptr, data, out, unit=data[:1].size)
     return out
 
