@@ -400,6 +400,7 @@ BAD = {
     "not symmetric": (ValueError, "symmetric part", lambda: scipy.sparse.triu(STENCIL, format="csr"), {}),
     "zero on the diagonal": (ValueError, r"entry \[7, 7\] of A is 0.0", lambda: HOLE, {}),
     "negative": (ValueError, r"entry \[0, 0\] of A is -", lambda: -STENCIL, {}),
+    "indefinite": (ValueError, "positive definite", lambda: STENCIL - 0.1 * scipy.sparse.eye_array(900), {}),
     "nan": (ValueError, "must be finite", lambda: STENCIL * np.nan, {}),
     "inf": (ValueError, "must be finite", lambda: STENCIL * np.inf, {}),
     "no progress": (ValueError, "Lower strength", lambda: diffusion((70, 70)), {"strength": 0.9}),

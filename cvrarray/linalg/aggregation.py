@@ -244,7 +244,7 @@ class Hierarchy:
         return inverted(dense.reshape(n_rows, n_rows), self.options.dtype, self.device)
 
 
-def inverted(dense: np.ndarray, dtype: np.dtype, device: devices.Device) -> Any:
+def inverted(dense: np.ndarray, dtype: np.dtype, device: devices.Device, may_be_indefinite: bool = False) -> Any:
     """The inverse of the coarsest matrix as an array of ours: by Cholesky, or where that is singular the pseudo-inverse."""
     dense = (dense + dense.conj().T) / 2
     try:
@@ -253,7 +253,15 @@ def inverted(dense: np.ndarray, dtype: np.dtype, device: devices.Device) -> Any:
     except np.linalg.LinAlgError:
         is_singular = True
     if is_singular:
-        inverse = np.linalg.pinv(dense, rcond=SINGULAR, hermitian=True)
+        values, vectors = np.linalg.eigh(dense)
+        largest = abs(values).max(initial=0)
+        if not may_be_indefinite and values[0] < -(SINGULAR**0.5) * largest:
+            raise ValueError(
+                f"multigrid needs a positive definite A; eigenvalues of the coarsest level go from {values[0]:.3g} to "
+                f"{values[-1]:.3g}. Use minres, or jacobi"
+            )
+        kept = abs(values) > SINGULAR * largest
+        inverse = vectors[:, kept] / values[kept] @ vectors[:, kept].conj().T
     else:
         inverse = np.linalg.inv(factor)
         inverse = inverse.conj().T @ inverse

@@ -370,7 +370,7 @@ def _inverse(A: Any, target: devices.Device) -> Any:
         raise ValueError("the coarsest level must be finite; it holds nan or inf")
     dense = dense.astype(np.result_type(dtype, np.float64))
     if _is_hermitian(dense, np.finfo(dtype).eps):
-        return inverted(dense, dtype, target)
+        return inverted(dense, dtype, target, may_be_indefinite=True)
     return BBCSRArray(np.linalg.pinv(dense).astype(dtype), block_size=1, device=str(target))
 
 
