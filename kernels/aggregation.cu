@@ -154,6 +154,72 @@ __global__ void aggregation_join(
     }
 }
 
+// aggregation_columns: how many columns each row of a product of two matrices has, in ptr[row + 1]; or, with FILL, these
+// columns, ascending, from idx[ptr[row]] on. *full = 1 where a row has more columns than its table holds
+//
+// mapping   a warp a row; a lane takes an entry of the row of a, and enters the columns of that row of b into a hash table in
+//           shared memory. With FILL entries are packed, and each is written where its rank is
+// traffic   4 bytes an entry of a and a term, which caches hold; 4 bytes a column that is written
+// requires  SIZE, a power of 2 and a multiple of 32; *full is zeroed by the host
+// races     none: the table's slots are claimed by compare-and-swap, and what is in it in the end does not depend on who came
+//           first; __syncwarp stands between writing and reading
+template <bool FILL, int SIZE, int THREADS>
+__global__ void aggregation_columns(
+    const int64* a_ptr, const int* a_idx, const int64* b_ptr, const int* b_idx, int64 n_rows, int64* ptr, int* idx,
+    int64* full) {
+    __shared__ int tables[THREADS / WARP][SIZE], lists[FILL ? THREADS / WARP : 1][SIZE];
+    const int64 row = warp_id();
+    if (row >= n_rows) return;
+    int* table = tables[threadIdx.x / WARP];
+    for (int s = lane_id(); s < SIZE; s += WARP) table[s] = -1;
+    __syncwarp();
+    int entered = 0;
+    bool is_full = false;
+    for (int64 k = a_ptr[row] + lane_id(); k < a_ptr[row + 1] && !is_full; k += WARP) {
+        const int64 end = b_ptr[a_idx[k] + 1];
+        for (int64 t = b_ptr[a_idx[k]]; t < end && !is_full; ++t) {
+            const int column = b_idx[t];
+            unsigned slot = column * 2654435761u;
+            slot = (slot >> 16 ^ slot) % SIZE;
+            int n_probes = 0;
+            for (;;) {
+                const int was = atomicCAS(table + slot, -1, column);
+                entered += was == -1;
+                if (was == -1 || was == column) break;
+                slot = (slot + 1) % SIZE;
+                if (++n_probes == SIZE) {
+                    is_full = true;
+                    break;
+                }
+            }
+        }
+    }
+    __syncwarp();
+    if (__any_sync(FULL, is_full)) {
+        if (lane_id() == 0) *full = 1;
+        return;
+    }
+    if (!FILL) {
+        const int n = warp_sum(entered);
+        if (lane_id() == 0) ptr[row + 1] = n;
+        return;
+    }
+    int* list = lists[FILL ? threadIdx.x / WARP : 0];
+    int n = 0;
+    for (int s = lane_id(); s < SIZE; s += WARP) {
+        const int column = table[s];
+        const unsigned taken = __ballot_sync(FULL, column >= 0);
+        if (column >= 0) list[n + __popc(taken & ((1u << lane_id()) - 1))] = column;
+        n += __popc(taken);
+    }
+    __syncwarp();
+    for (int e = lane_id(); e < n; e += WARP) {
+        int rank = 0;
+        for (int other = 0; other < n; ++other) rank += list[other] < list[e];
+        idx[ptr[row] + rank] = list[e];
+    }
+}
+
 // aggregation_expand: the place of every term of a product of two matrices: the row in the first, the column in the second
 //
 // mapping   G lanes an entry of the first matrix

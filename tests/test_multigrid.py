@@ -138,14 +138,16 @@ def test_aggregates(name, theta, device):
 
 
 @pytest.mark.small
+@pytest.mark.parametrize("n_cols", [40, 700])
 @pytest.mark.parametrize("in_panels", [False, True])
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 3, 6), (6, 3, 6), (2, 5, 3)])
-def test_products_of_blocks(shape, in_panels, device, monkeypatch):
+def test_products_of_blocks(shape, in_panels, n_cols, device, monkeypatch):
+    """Rows of 700 columns are more than a table of a GPU's holds."""
     rng, backend = np.random.default_rng(0), kernels(device)
     if in_panels:  # a GPU sorts the places of so many terms at a time
         monkeypatch.setattr(backend, "MOST_TERMS", 100, raising=False)
     height, depth, width = shape
-    left, right = (scipy.sparse.random_array(part, density=0.05, rng=rng, format="csr") for part in ((70, 90), (90, 40)))
+    left, right = (scipy.sparse.random_array(part, density=0.05, rng=rng, format="csr") for part in ((70, 90), (90, n_cols)))
     long = scipy.sparse.csr_array((np.ones(90), (np.full(90, 3), np.arange(90))), shape=(70, 90))
     left = scipy.sparse.csr_array(left + long)
     blocks = [rng.standard_normal((part.nnz, *size)) for part, size in ((left, (height, depth)), (right, (depth, width)))]
@@ -155,15 +157,15 @@ def test_products_of_blocks(shape, in_panels, device, monkeypatch):
         whole.append(scipy.sparse.bsr_array((data, part.indices, part.indptr), shape=shape))
     args = [put(part, device) for m, data in zip((left, right), blocks, strict=True)
             for part in (m.indptr.astype(np.int64), m.indices.astype(np.int32), data)]  # fmt: skip
-    ptr, idx = backend.product_structure(*args[:2], *args[3:5], 40)
-    data = backend.product(*args, ptr, idx, 40)
+    ptr, idx = backend.product_structure(*args[:2], *args[3:5], n_cols)
+    data = backend.product(*args, ptr, idx, n_cols)
     exact = whole[0].toarray() @ whole[1].toarray()
     csr_ptr, csr_idx = backend.entries_structure(ptr, idx, height, width)
     found = scipy.sparse.csr_array((get(backend.entries(ptr, data)), get(csr_idx), get(csr_ptr)), shape=exact.shape)
     found.check_format(full_check=True)
     assert found.has_canonical_format
     np.testing.assert_allclose(found.toarray(), exact, atol=1e-12)
-    t_ptr, t_idx, order = backend.transposed(ptr, idx, 40)
+    t_ptr, t_idx, order = backend.transposed(ptr, idx, n_cols)
     turned = (get(backend.taken(data, order)), get(t_idx), get(t_ptr))
     np.testing.assert_allclose(scipy.sparse.bsr_array(turned, shape=exact.shape[::-1]).toarray(), exact.T, atol=1e-12)
 

@@ -148,7 +148,8 @@ class Hierarchy:
                     break
                 with phase(seconds, "structure"):
                     strong = None
-                    if options.strength > 0 and height == candidates.shape[2] == 1:  # rotations need all blocks
+                    is_scalar = height == candidates.shape[2] == 1  # rotations need all blocks
+                    if is_scalar and graph[1].size < fine.idx.size:
                         strong = kernels.strength(*fine, FILTERED * options.strength / 2**k, True)[:2]
                         strong = strong if strong[1].size < fine.idx.size else None
                     how, candidates = _coarsening(kernels, fine, strong, aggregate, n_coarse, candidates)

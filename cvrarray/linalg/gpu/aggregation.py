@@ -18,6 +18,8 @@ LANES = 8  # of a node of a graph
 WIDE = (4, 8, 16, 32)  # lanes of a row of a product
 WARP = 32
 ROOT = np.uint64(2**64 - 1)
+#: Columns of a row of a product that a warp's table in shared memory holds: a power of 2.
+MOST_COLUMNS = 512
 #: Columns whose length after the others are taken out is less than this part of what it was depend on these.
 DEPENDENT = 1e-10
 #: Terms of a product whose places are sorted together: each takes some 30 bytes meanwhile.
@@ -29,6 +31,7 @@ SPREAD = Kernel("aggregation", "aggregation_spread", [()], lambda: (LANES,))
 DECIDE = Kernel("aggregation", "aggregation_decide", [()], lambda: (LANES,))
 JOIN = Kernel("aggregation", "aggregation_join", [(False,), (True,)])
 ORTHONORMAL = Kernel("aggregation", "aggregation_orthonormal")
+COLUMNS = Kernel("aggregation", "aggregation_columns", [(False,), (True,)], lambda fill: (fill, MOST_COLUMNS, BLOCK))
 EXPAND = Kernel("aggregation", "aggregation_expand", [()], lambda: (LANES,))
 MULTIPLY = Kernel("aggregation", "aggregation_multiply", [(lanes, True) for lanes in WIDE] + [(32, False)])
 FILTER = Kernel("aggregation", "aggregation_filter", [()], lambda: (LANES,))
@@ -106,7 +109,21 @@ def tentative(aggregate, n, candidates):
 
 
 def product_structure(a_ptr, a_idx, b_ptr, b_idx, n_cols, ascends=True):
-    """``indptr`` and ``indices`` of the product of two matrices: the places of all terms, sorted, each once."""
+    """``indptr`` and ``indices`` of the product of two matrices."""
+    n_rows, counts, full = a_ptr.size - 1, cupy.zeros(a_ptr.size, np.int64), cupy.zeros(1, np.int64)
+    args = a_ptr, a_idx, b_ptr, b_idx, np.int64(n_rows)
+    COLUMNS(False)(*_each(n_rows, WARP), (*args, counts, NULL, full))
+    ptr = cupy.cumsum(counts)
+    n, is_full = cupy.concatenate([ptr[-1:], full]).get().tolist()
+    if is_full:
+        return _sorted_structure(a_ptr, a_idx, b_ptr, b_idx, n_cols)
+    idx = cupy.empty(n, np.int32)
+    COLUMNS(True)(*_each(n_rows, WARP), (*args, ptr, idx, full))
+    return ptr, idx
+
+
+def _sorted_structure(a_ptr, a_idx, b_ptr, b_idx, n_cols):
+    """The same where rows have many columns: the places of all terms, sorted, each once."""
     n_rows, before = a_ptr.size - 1, cupy.zeros(a_idx.size + 1, np.int64)
     before[1:] = cupy.cumsum(cupy.diff(b_ptr)[a_idx])
     a_row, total = csr.row_of_nonzero(a_ptr, a_idx), int(before[-1])
