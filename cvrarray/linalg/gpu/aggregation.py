@@ -25,7 +25,8 @@ DEPENDENT = 1e-10
 #: Terms of a product whose places are sorted together: each takes some 30 bytes meanwhile.
 MOST_TERMS = 1 << 28
 
-SQUARES = Kernel("aggregation", "aggregation_squares")
+NORMS = Kernel("aggregation", "aggregation_norms")
+STRONG = Kernel("aggregation", "aggregation_strong", [(False,), (True,)])
 KEYS = Kernel("aggregation", "aggregation_keys")
 SPREAD = Kernel("aggregation", "aggregation_spread", [()], lambda: (LANES,))
 DECIDE = Kernel("aggregation", "aggregation_decide", [()], lambda: (LANES,))
@@ -41,7 +42,7 @@ ENTRIES = Kernel("aggregation", "aggregation_entries", [(False,), (True,)])
 
 def _each(n: int, lanes: int = 1) -> tuple[tuple[int], tuple[int]]:
     """Grid and block of so many lanes for each of n."""
-    return blocks(n * lanes, BLOCK), (BLOCK,)
+    return blocks(int(n) * lanes, BLOCK), (BLOCK,)
 
 
 def on_diagonal(indptr, indices):
@@ -55,15 +56,16 @@ def strength(indptr, indices, data, theta, by_row=False):
     """The graph of strong connections: ``|A_ij| >= theta sqrt(|A_ii| |A_jj|)`` in the Frobenius norm, and not 0; and each
     node with itself. `by_row`: those too with ``|A_ij| >= theta |A_ii|``. Weights are squares over ``|A_ii| |A_jj|``.
     """
-    size, squares = data.shape[1] * data.shape[2], cupy.empty(indices.size)
-    SQUARES()(*_each(indices.size), (data, np.int64(indices.size), np.int32(size), squares))
-    row, norms = csr.row_of_nonzero(indptr, indices), cupy.sqrt(squares[on_diagonal(indptr, indices)])
-    of_row, of_col = norms[row], norms[indices]
-    least = theta * theta * (of_row * (cupy.minimum(of_row, of_col) if by_row else of_col))
-    is_kept, before = (row == indices) | (squares > 0) & (squares >= least), cupy.zeros(indices.size + 1, np.int64)
-    before[1:] = cupy.cumsum(is_kept)
-    kept = cupy.flatnonzero(is_kept)
-    return before[indptr], indices[kept], cupy.where(row == indices, 0.0, squares / (of_row * of_col))[kept]
+    n, size = np.int64(indptr.size - 1), np.int32(data.shape[1] * data.shape[2])
+    norms, counts = cupy.empty(indptr.size - 1), cupy.zeros(indptr.size, np.int64)
+    NORMS()(*_each(n), (on_diagonal(indptr, indices), data, n, size, norms))
+    args = indptr, indices, data, n, size, norms, np.float64(theta), np.int32(by_row)
+    STRONG(False)(*_each(n), (*args, counts, NULL, NULL))
+    ptr = cupy.cumsum(counts)
+    n_edges = int(ptr[-1])
+    idx, weight = cupy.empty(n_edges, np.int32), cupy.empty(n_edges)
+    STRONG(True)(*_each(n), (*args, ptr, idx, weight))
+    return ptr, idx, weight
 
 
 def filtered(indptr, indices, data, ptr, idx):
