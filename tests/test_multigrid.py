@@ -385,6 +385,14 @@ def test_kinds_of_matrices(build, device):
     assert linalg.CG(A, M=M, rtol=rtol).solve(put(np.ones(M.shape[0], M.dtype), device)).converged
 
 
+@pytest.mark.parametrize(("scale", "dtype"), [(1e130, "float64"), (1e-130, "float64"), (1e30, "float32"), (1e-30, "float32")])
+def test_scales(scale, dtype, device):
+    A = cvrarray.asarray((STENCIL * scale).astype(dtype), device=device)
+    found = linalg.CG(A, M=linalg.multigrid(A), rtol=1e-4).solve(put(np.ones(900, dtype), device))
+    assert found.converged
+    assert found.iterations < 12
+
+
 def with_zeros(csr):
     """With stored zeros far from the diagonal, which connect nothing."""
     n = csr.shape[0]
@@ -402,6 +410,8 @@ BAD = {
     "not symmetric": (ValueError, "symmetric part", lambda: scipy.sparse.triu(STENCIL, format="csr"), {}),
     "zero on the diagonal": (ValueError, r"entry \[7, 7\] of A is 0.0", lambda: HOLE, {}),
     "negative": (ValueError, r"entry \[0, 0\] of A is -", lambda: -STENCIL, {}),
+    "tiny": (ValueError, "scale A", lambda: STENCIL * 1e-200, {}),
+    "huge": (ValueError, "scale A", lambda: STENCIL * 1e200, {}),
     "indefinite": (ValueError, "positive definite", lambda: STENCIL - 0.1 * scipy.sparse.eye_array(900), {}),
     "nan": (ValueError, "must be finite", lambda: STENCIL * np.nan, {}),
     "inf": (ValueError, "must be finite", lambda: STENCIL * np.inf, {}),

@@ -27,6 +27,8 @@ from ..core import devices
 from ..core.tables import CSR
 from .preconditioners import Chebyshev, spectrum
 
+#: Of diagonals: squares of what is less vanish, and of more than its inverse overflow.
+TINY = 1e-140
 #: The prolongator's smoother takes omega over the largest eigenvalue of ``D^-1 A``: Vanek et al., section 3.
 OMEGA = 4 / 3
 #: A coarse unknown whose diagonal is less than this part of the finer ones has no energy: its aggregate floats, or its
@@ -207,12 +209,13 @@ class Hierarchy:
         places, within = self._on_diagonal[k][:, None], xp.arange(fine.data.shape[1])
         diagonal = fine.data[places, within, within] if fine.idx.size else xp.zeros((len(places), within.size))
         diagonal = xp.where(places >= 0, diagonal, 0)
-        bad = xp.flatnonzero(~(diagonal.reshape(-1) > 0))
+        bad = xp.flatnonzero(~((diagonal.reshape(-1) > TINY) & (diagonal.reshape(-1) < 1 / TINY)))
         if bad.size:
             row, of = int(bad[0]), "A" if k == 0 else f"the matrix of level {k}"
             value = float(diagonal.reshape(-1)[row])
             raise ValueError(
-                f"multigrid needs a positive definite A; entry [{row}, {row}] of {of} is {value}. Use minres, or jacobi"
+                f"multigrid needs a positive definite A, whose diagonal lies between {TINY} and {1 / TINY:g}; entry "
+                f"[{row}, {row}] of {of} is {value}. Use minres, or jacobi, or scale A"
             )
         return diagonal
 

@@ -28,7 +28,7 @@ RATIO = {"chebyshev": 30.0, "jacobi": 2.0}
 CYCLES = {"V": 1, "W": 2}
 #: Of nodes of one unknown: Vanek et al., section 4.
 STRENGTH = 0.08
-#: What ``x^T A y`` and ``y^T A x`` may differ by, over the norms of ``A x`` and ``A y``.
+#: What ``x^T A y`` and ``y^T A x`` may differ by, over the largest number of ``A x`` and ``A y``, for each root of a row.
 UNSYMMETRIC = 1e-5
 
 
@@ -174,8 +174,8 @@ def multigrid(
     TypeError
         A has no entries that can be read, or complex ones; or a list is no hierarchy.
     ValueError
-        A is not symmetric, not finite, or has a diagonal that is not positive; aggregates give no smaller level; a
-        keyword is out of range; shapes do not fit.
+        A is not symmetric, not finite, or has a diagonal that does not lie between 1e-140 and 1e140; aggregates give no
+        smaller level; a keyword is out of range; shapes do not fit.
 
     Notes
     -----
@@ -242,14 +242,16 @@ def _checked(A: Any, target: devices.Device) -> Any:
         if A.dtype.kind != "f" or A.dtype.itemsize < 4
         else A
     )
-    x, y = (scattered(n, target, seed).astype(A.dtype) for seed in (1, 2))
+    if not n:
+        return A
+    x, y = (scattered(n, target, seed) for seed in (1, 2))
     with np.errstate(all="ignore"):
         Ax, Ay = A @ x, A @ y
-        numbers = xp.stack([abs(xp.vdot(y, Ax) - xp.vdot(x, Ay)), *(xp.sqrt(xp.vdot(z, z)) for z in (Ax, Ay))])
+        numbers = xp.stack([abs(xp.vdot(y, Ax) - xp.vdot(x, Ay)), abs(Ax).max(), abs(Ay).max()])
     difference, *sizes = devices.move(numbers, devices.CPU).tolist()
     if not np.isfinite(sizes).all():
         raise ValueError("A must be finite; a product with it gave nan or inf")
-    if difference > UNSYMMETRIC * max(sizes, default=0.0) * np.sqrt(n):
+    if difference > UNSYMMETRIC * max(sizes) * np.sqrt(n):
         raise ValueError(
             "multigrid needs a symmetric A. Make M of the symmetric part, (A + A.T) / 2, and use gmres or bicgstab"
         )
