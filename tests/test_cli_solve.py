@@ -54,8 +54,6 @@ def test_methods(run, mtx, csr, tmp_path, method, device):
 
 @pytest.mark.parametrize("name", ["none", "block-jacobi", "chebyshev", "multigrid"])
 def test_preconditioners(run, mtx, name):
-    if name == "multigrid":
-        pytest.importorskip("pyamg")
     found = run(mtx, "--precond", name, "--json", "--device", "cpu")
     assert found.code == 0, found.err
     report = json.loads(found.out)
@@ -172,8 +170,6 @@ def test_residual_of_lsmr_is_that_which_ended_it(run, tmp_path, has_solution):
 @pytest.mark.parametrize("diagonal", [-2.5, 0.0])
 def test_remedies_are_the_commands_own(run, tmp_path, method, precond, diagonal):
     """Neither a function's arguments nor another package's words alone."""
-    if precond == "multigrid":
-        pytest.importorskip("pyamg")
     matrix = scipy.sparse.diags_array([np.ones(8), np.full(9, diagonal), np.ones(8)], offsets=[-1, 0, 1], format="coo")
     scipy.io.mmwrite(tmp_path / "a.mtx", matrix)
     found = run(tmp_path / "a.mtx", "--method", method, "--precond", precond, "--device", "cpu")

@@ -30,7 +30,20 @@ from cvrarray.gpu import (  # noqa: F401  each declares its kernels
     segments,
     statistics,
 )
-from cvrarray.linalg.gpu import advance, bicgstab, cg, gmres, lsmr, minres, persistent, refined, state, steps, vectors  # noqa: F401  likewise
+from cvrarray.linalg.gpu import (  # noqa: F401  likewise
+    advance,
+    aggregation,
+    bicgstab,
+    cg,
+    gmres,
+    lsmr,
+    minres,
+    persistent,
+    refined,
+    state,
+    steps,
+    vectors,
+)
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
 #: On other architectures than this one, what is not the first instantiation of a kernel is optimised little: that takes a

@@ -225,13 +225,7 @@ class Problem:
             return linalg.block_jacobi(self.A, size if size > 1 else 3)
         if name == "chebyshev":
             return linalg.chebyshev(self.A)
-        try:
-            import pyamg
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                "--precond multigrid needs pyamg, which is not installed: pip install 'cvrarray[amg]'", name="pyamg"
-            ) from error
-        return linalg.multigrid(pyamg.smoothed_aggregation_solver(self.csr, max_coarse=500), device=str(self.device))
+        return linalg.multigrid(self.A)
 
     def residual(self, x: Any) -> float:
         """How far x is from the solution, as the table has it."""

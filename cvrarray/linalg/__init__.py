@@ -12,7 +12,8 @@ Solvers have SciPy's arguments and results.
 :func:`jacobi`                 preconditioner: the inverse of the diagonal
 :func:`block_jacobi`           the inverses of the blocks on the diagonal
 :func:`chebyshev`              a polynomial in A
-:func:`multigrid`              a V-cycle, from a hierarchy of pyamg's
+:func:`multigrid`              smoothed aggregation on A's device; or a hierarchy of pyamg's
+:func:`rigid_body_modes`       what multigrid must know of an elastic body
 :func:`gram`                   ``A.H @ A``, or the covariance of columns, dense
 :func:`mean_var`               means and variances of columns or rows
 :func:`svds`                   leading singular values and vectors
@@ -51,7 +52,7 @@ from .gram import gram
 from .lsmr import Result, lsmr
 from .mean_var import mean_var
 from .minres import minres
-from .multigrid import multigrid
+from .multigrid import multigrid, rigid_body_modes
 from .pca import Components, pca
 from .preconditioners import block_jacobi, chebyshev, jacobi
 from .solution import Solution
@@ -75,5 +76,6 @@ __all__ = [
     "minres",
     "multigrid",
     "pca",
+    "rigid_body_modes",
     "svds",
 ]

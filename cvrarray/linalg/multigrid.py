@@ -1,49 +1,46 @@
-"""Multigrid: a hierarchy that pyamg has built, as a V-cycle of our arrays.
+"""Multigrid: a cycle over levels of our arrays, from smoothed aggregation of a matrix, or from a hierarchy of pyamg's.
 
-Sources: A. Brandt, "Multi-Level Adaptive Solutions to Boundary-Value Problems", Math. Comp. 31, 1977, for the cycle; P.
-Vanek, J. Mandel, M. Brezina, "Algebraic Multigrid by Smoothed Aggregation", Computing 56, 1996, for such hierarchies;
+Sources: A. Brandt, "Multi-Level Adaptive Solutions to Boundary-Value Problems", Math. Comp. 31, 1977, for the cycle;
 M. Adams, M. Brezina, J. Hu, R. Tuminaro, "Parallel multigrid smoothing: polynomial versus Gauss-Seidel", J. Comput.
-Phys. 188, 2003.
+Phys. 188, 2003, for the smoother. The setup is in :mod:`.aggregation`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from ..array.base import SparseArray
+from ..array.invariants import integer
 from ..bbcsr import BBCSRArray
 from ..choice.construct import asarray
 from ..core import devices
 from . import operators
-from .preconditioners import Chebyshev, Preconditioner, Workspace, precision
+from .aggregation import MOST_DENSE, Hierarchy, Level, Made, Options, inverted
+from .preconditioners import Chebyshev, Preconditioner, Workspace, precision, scattered
 
-#: Of Chebyshev's smoother: the part of the spectrum that the coarser levels do not see.
-RATIO = 30.0
-#: The coarsest level is inverted as a dense matrix: more rows than this would cost more than all other levels.
-MOST_DENSE = 4096
-
-
-class Level(NamedTuple):
-    """A level but the coarsest: its matrix, the ways up and down, and its smoother."""
-
-    A: Any
-    P: Any
-    R: Any
-    smoother: Any
+#: Of Chebyshev's smoother: the part of the spectrum that the coarser levels do not see. Damped Jacobi is its step of
+#: degree 1 where that is 2: a weight of 4/3 over the largest eigenvalue.
+RATIO = {"chebyshev": 30.0, "jacobi": 2.0}
+#: Visits of the next level in a cycle.
+CYCLES = {"V": 1, "W": 2}
+#: Of nodes of one unknown: Vanek et al., section 4.
+STRENGTH = 0.08
+#: What ``x^T A y`` and ``y^T A x`` may differ by, over the largest number of ``A x`` and ``A y``, for each root of a row.
+UNSYMMETRIC = 1e-5
 
 
 class Multigrid(Preconditioner):
-    """A V-cycle: see :func:`multigrid`."""
+    """A cycle: see :func:`multigrid`."""
 
     capturable = True
 
-    def __init__(self, levels: list[Level], coarsest: Any, device: devices.Device) -> None:
-        self.levels, self.coarsest, self.device = levels, coarsest, device  # the last is the inverse, an array of ours
-        self.dtype = coarsest.dtype
-        n = levels[0].A.shape[0] if levels else coarsest.shape[0]
-        self.shape = (n, n)
+    def __init__(self, made: Made, device: devices.Device, cycle: str = "V", hierarchy: Hierarchy | None = None) -> None:
+        self._made, self.levels, self.coarsest, self.device = made, made.levels, made.coarsest, device
+        self.cycle, self._hierarchy, self.dtype = cycle, hierarchy, made.coarsest.dtype
+        self.shape = (made.sizes[0][0],) * 2
         self._workspace = Workspace(device, self._vectors)
 
     def _vectors(self, shape: tuple[int, ...], dtype: np.dtype) -> list[tuple[Any, Any, Any]]:
@@ -52,24 +49,23 @@ class Multigrid(Preconditioner):
         return [tuple(self.device.xp.empty((n, *shape[1:]), dtype) for _ in range(3)) for n in sizes]
 
     def apply(self, r: Any, out: Any) -> Any:
-        vectors = self._workspace(out)
-        b, x = r, out
-        stack = []
-        for k, level in enumerate(self.levels):
-            level.smoother.smooth(b, x, is_zero=True)
-            left = vectors[k][0]
-            operators.multiply(level.A, x, left)
-            self.device.xp.subtract(b, left, out=left)
-            stack.append((b, x))
-            b, x = vectors[k + 1][1], vectors[k + 1][2]
-            operators.multiply(level.R, left, b)
-        operators.multiply(self.coarsest, b, x)
-        for k in reversed(range(len(self.levels))):
-            level, below = self.levels[k], x
-            b, x = stack[k]
-            self._add(level.P, below, x, vectors[k][0])
-            level.smoother.smooth(b, x)
+        self._visit(0, r, out, self._workspace(out), True)
         return out
+
+    def _visit(self, k: int, b: Any, x: Any, vectors: list[tuple[Any, Any, Any]], is_zero: bool) -> None:
+        """Improve x, or 0, on level k."""
+        if k == len(self.levels):
+            operators.multiply(self.coarsest, b, x)
+            return
+        level, left, (_, below_b, below_x) = self.levels[k], vectors[k][0], vectors[k + 1]
+        level.smoother.smooth(b, x, is_zero=is_zero)
+        operators.multiply(level.A, x, left)
+        self.device.xp.subtract(b, left, out=left)
+        operators.multiply(level.R, left, below_b)
+        for visit in range(CYCLES[self.cycle] if k + 1 < len(self.levels) else 1):  # the coarsest is solved at once
+            self._visit(k + 1, below_b, below_x, vectors, visit == 0)
+        self._add(level.P, below_x, x, left)
+        level.smoother.smooth(b, x)
 
     def _add(self, P: Any, below: Any, x: Any, change: Any) -> None:
         """``x += P @ below``: on a GPU the product's kernel adds."""
@@ -80,79 +76,287 @@ class Multigrid(Preconditioner):
             x += change
 
     def update(self, A: Any) -> None:
-        raise TypeError("a multigrid hierarchy belongs to its matrix. Build it anew, and make another solver")
+        """Take new values of a matrix of the same structure: aggregates and structures stay, values are computed anew.
+
+        Raises
+        ------
+        TypeError
+            The hierarchy is pyamg's.
+        ValueError
+            A's shape or structure is another one, or its values are none that :func:`multigrid` takes. The
+            preconditioner stays as it was.
+        """
+        if self._hierarchy is None:
+            raise TypeError("a hierarchy of pyamg's belongs to its matrix. Build it anew, or use multigrid(A)")
+        self.require_shape(A)
+        with self.device.use():
+            A = _checked(A, self.device)
+            made = self._hierarchy.made(A, self.levels)
+        self._swap(_made=made, levels=made.levels, coarsest=made.coarsest)
 
     def astype(self, dtype: Any) -> Multigrid:
-        wanted = precision(dtype, self.dtype)
-        cast = [Level(*(part.astype(wanted) for part in level)) for level in self.levels]
-        return Multigrid(cast, self.coarsest.astype(wanted), self.device)
+        now, wanted = self.frozen(), precision(dtype, self.dtype)
+        cast = [Level(*(part.astype(wanted) for part in level)) for level in now.levels]
+        made = now._made._replace(levels=cast, coarsest=now.coarsest.astype(wanted))
+        hierarchy = now._hierarchy and now._hierarchy.astype(wanted)
+        return Multigrid(made, now.device, now.cycle, hierarchy)
+
+    def __repr__(self) -> str:
+        made, sizes = self._made, self._made.sizes
+        lines = [
+            f"<Multigrid {self.shape[0]} x {self.shape[1]}, {self.dtype}, {self.cycle}-cycle, {made.source}, {self.device}"
+        ]
+        lines += [f"  {'level':>5} {'rows':>12} {'nonzeros':>14} {'a row':>7} {'block':>5}"]
+        for k, (rows, nonzeros, block) in enumerate(sizes):
+            lines += [f"  {k:>5} {rows:>12,} {nonzeros:>14,} {nonzeros / max(rows, 1):>7.1f} {block:>5}"]
+        whole = [sum(size[i] for size in sizes) / max(sizes[0][i], 1) for i in (0, 1)]
+        lines += [f"  complexity: {whole[1]:.2f} of nonzeros, {whole[0]:.2f} of rows"]
+        if made.seconds:
+            phases = ", ".join(f"{name} {1e3 * seconds:.1f}" for name, seconds in made.seconds.items())
+            lines += [f"  ms: {1e3 * sum(made.seconds.values()):.1f} = {phases}"]
+        return "\n".join(lines) + ">"
 
 
-def multigrid(levels: Any, *, device: Any = None, degree: int = 2) -> Multigrid:
-    """A V-cycle from a hierarchy of pyamg's, with matrices, smoothers and the dense coarsest level on one device.
+def multigrid(
+    A: Any,
+    near_nullspace: Any = None,
+    *,
+    block_size: int | None = None,
+    strength: float | None = None,
+    cycle: str = "V",
+    smoother: str = "chebyshev",
+    degree: int = 2,
+    max_coarse: int = 200,
+    dtype: Any = None,
+    device: Any = None,
+) -> Multigrid:
+    """Multigrid by smoothed aggregation, set up on A's device; or the same cycle from a hierarchy of pyamg's.
 
     Parameters
     ----------
-    levels : pyamg's MultilevelSolver, or its ``levels``
-        Each has A; each but the coarsest P and R too. For a Hermitian A, R must be ``P^H``, as in
-        ``pyamg.smoothed_aggregation_solver(S)`` and ``pyamg.ruge_stuben_solver(S)``. pyamg's own smoothers are not
-        used.
-    device : str, optional
-        ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: the current GPU if there is one, else the CPU.
+    A : (n, n) array of ours, or sparse or dense matrix; or pyamg's MultilevelSolver, or its ``levels``
+        Real, symmetric, positive definite; or semidefinite, such as a Neumann problem's. Of pyamg's levels each has A;
+        each but the coarsest P and R too, ``R = P^T`` (``P^H``). pyamg's own smoothers are not used, and keywords that
+        concern the setup mean nothing then.
+    near_nullspace : (n,) or (n, k) array on A's device, optional
+        Vectors x for which ``A @ x`` is nearly 0: :func:`rigid_body_modes` of an elastic body. Default: constants, one
+        for each of the `block_size` unknowns of a node.
+    block_size : int, optional
+        Unknowns of a node, 1 to 32, which stay together. Default: that of a BBCSR array whose blocks have no holes,
+        else 1.
+    strength : float, optional
+        Nodes are aggregated along entries (of blocks: Frobenius norms) with ``|a_ij| >= strength * sqrt(a_ii a_jj)``;
+        0: along all. Each coarser level takes half. Default: 0.08 for nodes of one unknown, which suits anisotropy and
+        jumping coefficients too; else 0.
+    cycle : {"V", "W"}
+        How often a level visits the next: once, or twice.
+    smoother : {"chebyshev", "jacobi"}
+        Before and after each coarser level: a polynomial of `degree`, or one step of damped Jacobi.
     degree : int
-        Of Chebyshev's polynomial, which smooths before and after each coarser level.
+        Of Chebyshev's polynomial.
+    max_coarse : int
+        A level with at most so many rows, up to 4096, is the coarsest; it is inverted as a dense matrix.
+    dtype : data type, optional
+        float32 or float64: of the levels. Default: A's. Vectors keep theirs, so float32 levels take half the time to
+        read in a solve in double precision.
+    device : str, optional
+        ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. Default: A's; of pyamg's hierarchy the current GPU if there is one.
 
     Returns
     -------
     Multigrid
-        Symmetric, so that conjugate gradients take it: ``apply(r, out)``, ``matvec(x)``, ``astype(dtype)``.
+        Symmetric, so that conjugate gradients take it: ``apply(r, out)``, ``matvec(x)``, ``astype(dtype)``, and
+        ``update(A)`` for new values in the same structure. Its ``repr`` is a table of the levels, with the time that
+        each phase of the setup took.
 
     Raises
     ------
-    TypeError, ValueError
-        `levels` is no hierarchy; shapes do not fit; the coarsest level has more than 4096 rows; a keyword is out of
-        range.
+    TypeError
+        A has no entries that can be read, or complex ones; or a list is no hierarchy.
+    ValueError
+        A is not symmetric, not finite, or has a diagonal that does not lie between 1e-140 and 1e140; aggregates give no
+        smaller level; a keyword is out of range; shapes do not fit.
 
     Notes
     -----
-    ``pip install 'cvrarray[amg]'`` installs pyamg.
+    Where A is singular the coarsest level has a pseudo-inverse: a solve converges if b is in A's range, for a Neumann
+    problem if its sum is 0. Rows without strong neighbours are in no aggregate; the smoother alone improves them.
+
+    The same matrix gives the same bits, with any number of threads. Sources: P. Vanek, J. Mandel, M. Brezina, Computing
+    56, 1996, sections 2 to 4; N. Bell, S. Dalton, L. N. Olson, SIAM J. Sci. Comput. 34, 2012, section 4.
 
     Examples
     --------
-    >>> from types import SimpleNamespace
-    >>> S = np.diag(np.full(8, 2.0)) - np.diag(np.ones(7), 1) - np.diag(np.ones(7), -1)
-    >>> P = np.repeat(np.eye(4), 2, axis=0)  # what pyamg would find: pairs
-    >>> levels = [SimpleNamespace(A=S, P=P, R=P.T), SimpleNamespace(A=P.T @ S @ P)]
-    >>> M = cvrarray.linalg.multigrid(levels, device="cpu")
-    >>> x, info = cvrarray.linalg.cg(cvrarray.asarray(S, device="cpu"), S @ np.arange(8.0), rtol=1e-10, M=M)
-    >>> (x + 1).round(6), info
-    (array([1., 2., 3., 4., 5., 6., 7., 8.]), 0)
+    >>> S = np.diag(np.full(500, 2.0)) - np.diag(np.ones(499), 1) - np.diag(np.ones(499), -1)
+    >>> A = cvrarray.asarray(S, device="cpu")
+    >>> M = cvrarray.linalg.multigrid(A)
+    >>> x, info = cvrarray.linalg.cg(A, S @ np.ones(500), rtol=1e-10, M=M)
+    >>> abs(x - 1).max() < 1e-6, info
+    (np.True_, 0)
+    >>> M.update(2 * A)
+    >>> cvrarray.linalg.cg(2 * A, S @ np.ones(500), rtol=1e-10, M=M)[1]
+    0
     """
-    if isinstance(degree, bool) or int(degree) != degree or degree < 1:
-        raise ValueError(f"degree must be a whole number from 1; got {degree!r}")
+    degree = integer(degree, "degree", 1)
+    for name, value, known in (("cycle", cycle, CYCLES), ("smoother", smoother, RATIO)):
+        if value not in known:
+            raise ValueError(f"{name} must be {' or '.join(map(repr, known))}; got {value!r}")
+    degree, ratio = (degree, RATIO[smoother]) if smoother == "chebyshev" else (1, RATIO[smoother])
+    target = None if device is None else devices.parse(device)
+    if hasattr(A, "levels") or isinstance(A, (list, tuple)):
+        return _of_levels(A, degree, ratio, cycle, target or devices.default())
+    max_coarse = integer(max_coarse, "max_coarse", 1, MOST_DENSE)
+    if strength is not None and not 0 <= strength < 1:
+        raise ValueError(f"strength must be at least 0 and below 1; got {strength!r}")
+    if target is not None:
+        A = A.to_device(str(target)) if isinstance(A, SparseArray) else asarray(A, device=str(target))
+    A = operators.diagonal_source(A, "multigrid")
+    target = A._target
+    dtype = operators.vector_dtype(A.dtype) if dtype is None else np.dtype(dtype)
+    if A.dtype.kind == "c" or dtype not in (np.float32, np.float64):
+        raise TypeError(
+            f"multigrid needs real numbers, and levels of float32 or float64; got {A.dtype} and {dtype}. Of a complex A "
+            "multigrid takes pyamg's hierarchy"
+        )
+    with target.use():
+        size = _block_size(A, block_size)
+        A = _checked(A, target)
+        candidates = _candidates(near_nullspace, A.shape[0], size, target)
+        if strength is None:
+            strength = STRENGTH if candidates.shape[1:] == (1, 1) else 0.0
+        hierarchy = Hierarchy(target, candidates, Options(float(strength), degree, ratio, max_coarse, dtype))
+        return Multigrid(hierarchy.made(A), target, cycle, hierarchy)
+
+
+def _checked(A: Any, target: devices.Device) -> Any:
+    """A as an array of floating-point numbers, found to be symmetric by products with two vectors."""
+    if not isinstance(A, SparseArray):
+        A = asarray(A, device=str(target))
+    if A._target != target:
+        raise TypeError(f"A must be on the preconditioner's device, {target}; got {A.device}. Use A.to_device")
+    n, xp = operators.check_square(A.shape), target.xp
+    if n >= 2**31:
+        raise ValueError(f"multigrid takes matrices of less than 2^31 rows; got {n}")
+    A = (
+        asarray(A, dtype=operators.vector_dtype(A.dtype), device=str(target))
+        if A.dtype.kind != "f" or A.dtype.itemsize < 4
+        else A
+    )
+    if not n:
+        return A
+    x, y = (scattered(n, target, seed) for seed in (1, 2))
+    with np.errstate(all="ignore"):
+        Ax, Ay = A @ x, A @ y
+        numbers = xp.stack([abs(xp.vdot(y, Ax) - xp.vdot(x, Ay)), abs(Ax).max(), abs(Ay).max()])
+    difference, *sizes = devices.move(numbers, devices.CPU).tolist()
+    if not np.isfinite(sizes).all():
+        raise ValueError("A must be finite; a product with it gave nan or inf")
+    if difference > UNSYMMETRIC * max(sizes) * np.sqrt(n):
+        raise ValueError(
+            "multigrid needs a symmetric A. Make M of the symmetric part, (A + A.T) / 2, and use gmres or bicgstab"
+        )
+    return A
+
+
+def _block_size(A: Any, block_size: int | None) -> int:
+    """The unknowns of a node."""
+    n = A.shape[0]
+    if block_size is None:
+        own = A.block_size if isinstance(A, BBCSRArray) and A._tables.present is None else 1
+        return own if n % own == 0 else 1
+    size = integer(block_size, "block_size", 1, 32)
+    if n % size:
+        raise ValueError(f"block_size must divide the number of rows, {n}; got {size}")
+    return size
+
+
+def _candidates(vectors: Any, n: int, size: int, target: devices.Device) -> Any:
+    """(n / size, size, k) float64."""
+    xp = target.xp
+    if vectors is None:
+        return xp.ascontiguousarray(xp.broadcast_to(xp.eye(size), (n // size, size, size)))
+    given = operators.dense_vector(vectors, "near_nullspace", target)
+    if given.ndim not in (1, 2) or len(given) != n or not 1 <= given[:1].size <= 32 or given.dtype.kind == "c":
+        raise ValueError(
+            f"near_nullspace must be real, of shape ({n},) or ({n}, k), k from 1 to 32; got {given.shape} of {given.dtype}"
+        )
+    given = xp.ascontiguousarray(given.reshape(n, -1), np.float64)
+    if not bool(xp.isfinite(given).all()):
+        raise ValueError("near_nullspace must be finite; it holds nan or inf")
+    if not bool((given != 0).any()):
+        raise ValueError("near_nullspace must have a vector that is not 0")
+    return given.reshape(n // size, size, -1)
+
+
+def rigid_body_modes(coordinates: Any) -> Any:
+    """Translations and rotations of an elastic body: what :func:`multigrid` takes as `near_nullspace`.
+
+    Parameters
+    ----------
+    coordinates : (n_nodes, 2) or (n_nodes, 3) array
+        Of the nodes, in the order of the matrix, whose unknowns are the displacements of one node after the other.
+
+    Returns
+    -------
+    (2 * n_nodes, 3) or (3 * n_nodes, 6) float64 array, where `coordinates` is
+        Columns: the translations, then the rotations about the center. In 2D there is one rotation.
+
+    Raises
+    ------
+    ValueError
+        `coordinates` has another shape, or holds nan or inf.
+
+    Examples
+    --------
+    >>> cvrarray.linalg.rigid_body_modes(np.array([[0.0, 0.0], [2.0, 0.0]]))
+    array([[ 1.,  0., -0.],
+           [ 0.,  1., -1.],
+           [ 1.,  0., -0.],
+           [ 0.,  1.,  1.]])
+    """
+    target = devices.of(coordinates)
+    with target.use():
+        xp, given = target.xp, operators.dense_vector(coordinates, "coordinates", target)
+        if given.ndim != 2 or given.shape[1] not in (2, 3) or given.dtype.kind == "c":
+            raise ValueError(f"coordinates must be real, of shape (n_nodes, 2) or (n_nodes, 3); got {given.shape}")
+        if not bool(xp.isfinite(given).all()):
+            raise ValueError("coordinates must be finite; they hold nan or inf")
+        n, d = given.shape
+        place = given.astype(np.float64)
+        place = place - place.mean(axis=0) if n else place
+        modes = xp.zeros((n, d, 3 * (d - 1)))
+        for k in range(d):
+            modes[:, k, k] = 1
+        for k, (i, j) in enumerate([(0, 1)] if d == 2 else [(1, 2), (2, 0), (0, 1)]):
+            modes[:, i, d + k], modes[:, j, d + k] = -place[:, j], place[:, i]
+        return modes.reshape(n * d, -1)
+
+
+def _of_levels(levels: Any, degree: int, ratio: float, cycle: str, target: devices.Device) -> Multigrid:
+    """A cycle from pyamg's levels."""
     given = getattr(levels, "levels", levels)
     given = list(given) if isinstance(given, Iterable) else []
     if not given or not all(hasattr(level, "A") for level in given):
         raise TypeError("levels must be a hierarchy of pyamg's, such as pyamg.smoothed_aggregation_solver(S) returns")
-    target = devices.default() if device is None else devices.parse(device)
     with target.use():
-        made = [_level(level, int(degree), target) for level in given[:-1]]
+        made = [_level(level, degree, ratio, target) for level in given[:-1]]
         coarsest = _inverse(given[-1].A, target)
         for k, level in enumerate(made):
             n, below = level.A.shape[0], (made[k + 1].A.shape if k + 1 < len(made) else coarsest.shape)[0]
             shapes = level.P.shape, level.R.shape
             if shapes != ((n, below), (below, n)):
                 raise ValueError(f"P and R of level {k} must have shapes {(n, below)} and {(below, n)}; got {shapes}")
-        return Multigrid(made, coarsest, target)
+        sizes = [(level.A.shape[0], int(getattr(level.A, "nnz", level.A.size)), 1) for level in given]
+        return Multigrid(Made(made, coarsest, sizes, {}, "pyamg's hierarchy"), target, cycle)
 
 
-def _level(level: Any, degree: int, target: devices.Device) -> Level:
+def _level(level: Any, degree: int, ratio: float, target: devices.Device) -> Level:
     for name in ("P", "R"):
         if not hasattr(level, name):
             raise TypeError(f"each level but the coarsest must have A, P and R; {name} is missing")
     A, P, R = (asarray(matrix, device=str(target)) for matrix in (level.A, level.P, level.R))
     operators.check_square(A.shape, "A of a level")
-    return Level(A, P, R, Chebyshev(A, degree, RATIO))
+    return Level(A, P, R, Chebyshev(A, degree, ratio))
 
 
 def _inverse(A: Any, target: devices.Device) -> Any:
@@ -167,9 +371,9 @@ def _inverse(A: Any, target: devices.Device) -> Any:
     if not np.isfinite(dense).all():
         raise ValueError("the coarsest level must be finite; it holds nan or inf")
     dense = dense.astype(np.result_type(dtype, np.float64))
-    inverse = np.linalg.pinv(dense, hermitian=_is_hermitian(dense, np.finfo(dtype).eps))
-    # its product takes no memory, BLAS's may
-    return BBCSRArray(inverse.astype(dtype), block_size=1, device=str(target))
+    if _is_hermitian(dense, np.finfo(dtype).eps):
+        return inverted(dense, dtype, target, may_be_indefinite=True)
+    return BBCSRArray(np.linalg.pinv(dense).astype(dtype), block_size=1, device=str(target))
 
 
 def _is_hermitian(dense: np.ndarray, eps: float) -> bool:

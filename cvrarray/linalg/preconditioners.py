@@ -292,12 +292,12 @@ class Chebyshev(Preconditioner):
 
     capturable = True
 
-    def __init__(self, A: Any, degree: int, ratio: float, largest: float | None = None) -> None:
-        jacobi = Jacobi(A)
-        self.device, self.shape, self.dtype = jacobi.device, jacobi.shape, operators.vector_dtype(A.dtype)
+    def __init__(self, A: Any, degree: int, ratio: float, largest: float | None = None, inverse: Any = None) -> None:
+        self.device = A._target if isinstance(A, SparseArray) else devices.of(A)
+        self.shape, self.dtype = (operators.check_square(A.shape),) * 2, operators.vector_dtype(A.dtype)
         self.matrix, self.degree, self.ratio = A, degree, ratio
-        self.inverse_diagonal = _real(jacobi.inverse)
-        self.largest = largest if largest is not None else largest_eigenvalue(A, self.inverse_diagonal, self.device)
+        self.inverse_diagonal = _real(Jacobi(A).inverse) if inverse is None else inverse
+        self.largest = spectrum(A, self.inverse_diagonal, self.device)[1] if largest is None else largest
         self._workspace = Workspace(self.device, self._vectors)
         self._kernels: dict[Any, Any] = {}
 
@@ -341,11 +341,14 @@ class Chebyshev(Preconditioner):
     def update(self, A: Any) -> None:
         self.require_shape(A)
         inverse = _real(Jacobi(A).inverse)
-        self._swap(matrix=A, inverse_diagonal=inverse, largest=largest_eigenvalue(A, inverse, self.device), _kernels={})
+        self._swap(matrix=A, inverse_diagonal=inverse, largest=spectrum(A, inverse, self.device)[1], _kernels={})
 
     def astype(self, dtype: Any) -> Chebyshev:
         now = self.frozen()
-        return type(self)(now.matrix.astype(precision(dtype, now.matrix.dtype)), now.degree, now.ratio, now.largest)
+        matrix = now.matrix.astype(precision(dtype, now.matrix.dtype))
+        return type(self)(
+            matrix, now.degree, now.ratio, now.largest, now.inverse_diagonal.astype(precision(dtype, np.dtype(np.float64)))
+        )
 
 
 def _real(inverse: Any) -> Any:
@@ -355,37 +358,42 @@ def _real(inverse: Any) -> Any:
     return inverse
 
 
-def largest_eigenvalue(A: Any, inverse: Any, device: devices.Device) -> float:
-    """An upper bound, but for rounding, of the largest eigenvalue of ``D^-1 A``, from a few Lanczos steps.
+def spectrum(A: Any, inverse: Any, device: devices.Device) -> tuple[float, float]:
+    """Of the largest eigenvalue of ``D^-1 A`` an estimate, from below, and an upper bound, but for rounding, from a few
+    Lanczos steps. It waits for the device once, at the end.
 
-    It is that of the tridiagonal matrix plus what the last step left: Y. Zhou, Y. Saad, M. L. Tiago, J. R. Chelikowsky,
+    The bound is the estimate plus what the last step left: Y. Zhou, Y. Saad, M. L. Tiago, J. R. Chelikowsky,
     "Parallel self-consistent-field calculations via Chebyshev-filtered subspace acceleration", Phys. Rev. E 74, 066704,
     2006.
     """
     xp, n = device.xp, A.shape[0]
     if n == 0:
-        return 1.0
-    dtype = operators.vector_dtype(A.dtype)
-    root = xp.sqrt(abs(inverse)).astype(dtype)
-    x = xp.asarray(np.random.default_rng(0).standard_normal(n).astype(np.float32)).astype(dtype)
-    x /= xp.linalg.norm(x)
-    old, beta, alphas, betas = xp.zeros_like(x), 0.0, [], []
-    product = xp.empty_like(x)
-    for _ in range(min(LANCZOS_STEPS, n)):
-        operators.multiply(A, xp.ascontiguousarray(root * x), product)
-        w = root * product - dtype.type(beta) * old
-        alpha = float(xp.vdot(x, w).real)
-        w = w - dtype.type(alpha) * x
-        beta = float(xp.linalg.norm(w))
-        alphas.append(alpha)
-        betas.append(beta)
-        if not beta > np.finfo(dtype).eps * abs(alpha):
-            break
-        old, x = x, (w / dtype.type(beta)).astype(dtype)
-    if not np.isfinite(alphas + betas).all():
+        return 1.0, 1.0
+    if device.kind == "cpu":
+        from .cpu.vectors import lanczos
+    else:
+        from .gpu.vectors import lanczos
+    dtype, steps = operators.vector_dtype(A.dtype), min(LANCZOS_STEPS, n)
+    x = scattered(n, device).astype(dtype)
+    with np.errstate(all="ignore"):  # nan is told below
+        root = xp.sqrt(abs(inverse)).astype(dtype.type(0).real.dtype)
+        alphas, betas = lanczos(lambda x, out: operators.multiply(A, x, out), root, x, steps).T
+    ends = np.flatnonzero(~(betas > np.finfo(dtype).eps * abs(alphas)))
+    n = int(ends[0]) + 1 if ends.size else alphas.size
+    if not np.isfinite([alphas[:n], betas[:n]]).all():
         raise ValueError("A must be finite; a product with it gave nan or inf")
-    tridiagonal = np.diag(alphas) + np.diag(betas[:-1], 1) + np.diag(betas[:-1], -1)
-    return float(np.linalg.eigvalsh(tridiagonal)[-1] + betas[-1])
+    tridiagonal = np.diag(alphas[:n]) + np.diag(betas[: n - 1], 1) + np.diag(betas[: n - 1], -1)
+    largest = float(np.linalg.eigvalsh(tridiagonal)[-1])
+    return largest, largest + float(betas[n - 1])
+
+
+def scattered(n: int, device: devices.Device, seed: int = 0) -> Any:
+    """(n,) float64 in [-1, 1), the same in every run: SplitMix64 (Steele, Lea, Flood 2014) of the places."""
+    xp = device.xp
+    x = xp.arange(1 + seed * n, 1 + (seed + 1) * n, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+    return (x >> np.uint64(11)) * 2.0**-52 - 1
 
 
 def jacobi(A: Any) -> Jacobi:

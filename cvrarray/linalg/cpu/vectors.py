@@ -287,6 +287,65 @@ def chebyshev_turn(inverse: np.ndarray, like: np.ndarray) -> Callable[..., None]
 
 
 @kernel
+def _step(first, last, rows, beta, root, old, x, product, partial):
+    """``product = root product - beta old``; sums: ``x @ product``."""
+    b = x.dtype.type(beta[0])
+    for block in range(first, last):
+        begin = block * rows
+        scale, before, along = simd.pointer(root, begin), simd.pointer(old, begin), simd.pointer(x, begin)
+        to, total = simd.pointer(product, begin), 0.0
+        for i in range(min(rows, len(x) - begin)):
+            new = scale[i] * to[i] - b * before[i]
+            to[i] = new
+            total += np.float64(along[i]) * np.float64(new)
+        partial[block, 0] = total
+
+
+@kernel
+def _unit(first, last, rows, beta, root, product, x, scaled):
+    """``x = product / beta; scaled = root x``."""
+    b = x.dtype.type(1 / beta[0]) if beta[0] > 0 else x.dtype.type(0)
+    for block in range(first, last):
+        begin = block * rows
+        source, scale = simd.pointer(product, begin), simd.pointer(root, begin)
+        to, other = simd.pointer(x, begin), simd.pointer(scaled, begin)
+        for i in range(min(rows, len(x) - begin)):
+            new = b * source[i]
+            to[i] = new
+            other[i] = scale[i] * new
+
+
+def lanczos(multiply: Callable[[Any, Any], Any], root: np.ndarray, x: np.ndarray, steps: int) -> np.ndarray:
+    """(steps, 2) the diagonal, and beside it, of Lanczos' tridiagonal matrix for ``root A root``, from x on, which is
+    overwritten; ``multiply(x, out)`` is by A. What follows a 0 beside the diagonal means nothing.
+    """
+    old, scaled, product = (empty(x.shape, x.dtype) for _ in range(3))
+    old.fill(0)
+    product[...] = x
+    views = [reals(vector) for vector in (x, old, scaled, product)]
+    weight = np.repeat(root.astype(views[0].dtype), views[0].size // max(x.size, 1))
+    blocks, alpha, beta, found = Blocks(weight.size, None), np.zeros(1), np.zeros(1), np.zeros((steps, 2))
+    sums, (own, before, weighted, new) = blocks.partial, views
+    step = blocks.prepare("step", beta, weight, before, own, new, sums)
+    descend = blocks.prepare("descend", alpha, own, new, weight[:0], sums)
+    unit = blocks.prepare("unit", beta, weight, new, own, weighted)
+    descend(alpha, own, new, weight[:0], sums)
+    beta[0] = np.sqrt(sums[:, 0].sum())
+    unit(beta, weight, new, own, weighted)
+    beta[0] = 0
+    for k in range(steps):
+        multiply(scaled, product)
+        step(beta, weight, before, own, new, sums)
+        alpha[0] = sums[:, 0].sum()
+        descend(alpha, own, new, weight[:0], sums)
+        beta[0] = np.sqrt(sums[:, 0].sum())
+        found[k] = alpha[0], beta[0]
+        own, before = before, own
+        unit(beta, weight, new, own, weighted)
+    return found
+
+
+@kernel
 def _multiply_blocks(first, last, inverse, r, out):
     """``out = inverse @ r``, block by block; the last one may reach beyond the vectors."""
     size, n = inverse.shape[1], len(r)

@@ -83,6 +83,36 @@ def chebyshev_turn(inverse: cupy.ndarray, like: cupy.ndarray) -> Callable[..., N
     return lambda old, new, is_first, b, product, d, x: step(scale, number(old), number(new), is_first, b, product, d, x, d, x)
 
 
+#: Steps of :func:`lanczos`: ``new = root product - beta old``, ``new -= alpha x``, ``x = new / beta; scaled = root x``.
+STEP = cupy.ElementwiseKernel(
+    "S root, raw R beta, T old, T product", "T to", "to = root * product - T(beta[0]) * old", "cvrarray_lanczos_step"
+)
+DESCEND = cupy.ElementwiseKernel("raw R alpha, T x, T new0", "T to", "to = new0 - T(alpha[0]) * x", "cvrarray_lanczos_descend")
+UNIT = cupy.ElementwiseKernel(
+    "S root, raw R beta, T new0", "T x, T scaled", "x = new0 * T(1 / beta[0]); scaled = root * x", "cvrarray_lanczos_unit"
+)
+
+
+def lanczos(multiply: Callable[[Any, Any], Any], root: cupy.ndarray, x: cupy.ndarray, steps: int) -> np.ndarray:
+    """(steps, 2) the diagonal, and beside it, of Lanczos' tridiagonal matrix for ``root A root``, from x on, which is
+    overwritten; ``multiply(x, out)`` is by A. What follows a 0 beside the diagonal means nothing. It waits once, at the end.
+    """
+    v, found = DeviceVectors(devices.of(x), x.shape, x.dtype), []
+    old, scaled, product, new, beta = v.zeros(), v.empty(), v.empty(), x.copy(), v.norm(x)
+    UNIT(root, beta, new, x, scaled)
+    beta = v.constant(0)
+    for _ in range(steps):
+        multiply(scaled, product)
+        STEP(root, beta, old, product, new)
+        alpha = v.real_dot(x, new)
+        DESCEND(alpha, x, new, new)
+        beta = v.norm(new)
+        found += [alpha, beta]
+        old, x = x, old
+        UNIT(root, beta, new, x, scaled)
+    return v.host(cupy.concatenate(found)).reshape(-1, 2)
+
+
 class DeviceVectors:
     """Arithmetic of vectors (n,), or (n, k) for k systems at once: one kernel for each sum or combination.
 

@@ -1,0 +1,475 @@
+"""Kernels of smoothed aggregation on the CPU: strength, aggregates, candidates by QR, sparse products of blocks.
+
+Matrices are sparse in dense blocks: ``indptr`` (n_rows + 1,) int64, ``indices`` (n_blocks,) int32, ascending in each row,
+``data`` (n_blocks, height, width) float64. A graph has weights (n_edges,) float64 instead, 0 on the diagonal.
+What is written for a row depends on the row alone, so every number of threads gives the same bits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cvrarray.core.tables import CSR
+from cvrarray.cpu import csr as whole
+from cvrarray.cpu import simd
+from cvrarray.cpu.runtime import memory, threads
+from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
+
+UNDECIDED, ROOT = np.uint64(1), np.uint64(2**64 - 1)
+#: Columns whose length after the others are taken out is less than this part of what it was depend on these.
+DEPENDENT = 1e-10
+
+
+def _run(function, work, *args, unit=1):
+    """A kernel over rows with so much work before each: on threads."""
+    threads.run(compiled(function, 0, 0, *args), work, *args, unit=unit)
+
+
+def _parts(work: np.ndarray, n_marks: int) -> np.ndarray:
+    """Where parts of the rows begin, each of which has marks of its own: they take no more memory than the matrices."""
+    total = int(work[-1])
+    n_parts = max(1, min(threads.RANGES * threads.count(), total // max(threads.SMALL, n_marks)))
+    return np.array(threads.split(work, n_parts), np.int64) if n_parts > 1 else np.array([0, work.size - 1])
+
+
+def on_diagonal(indptr, indices):
+    """(n,) which block of each row lies on the diagonal; -1: none."""
+    found = np.full(indptr.size - 1, -1, np.int64)
+    _run(_on_diagonal, indptr, indptr, indices, found)
+    return found
+
+
+@kernel
+def _on_diagonal(first, last, indptr, indices, found):
+    for i in range(first, last):
+        for k in range(indptr[i], indptr[i + 1]):
+            if indices[k] == i:
+                found[i] = k
+
+
+def strength(indptr, indices, data, theta, by_row=False):
+    """The graph of strong connections: ``|A_ij| >= theta sqrt(|A_ii| |A_jj|)`` in the Frobenius norm, and not 0; and each
+    node with itself. `by_row`: those too with ``|A_ij| >= theta |A_ii|``. Weights are squares over ``|A_ii| |A_jj|``.
+    """
+    n, sizes = indptr.size - 1, tuple(range(data.shape[1]))
+    norms, ptr = np.zeros(n), np.zeros(n + 1, np.int64)
+    _run(_norms, indptr, indptr, indices, data, sizes, norms)
+    _run(_count_strong, indptr, indptr, indices, data, sizes, norms, theta, by_row, ptr, unit=data[:1].size)
+    np.cumsum(ptr, out=ptr)
+    idx, weight = np.empty(ptr[-1], np.int32), np.empty(ptr[-1])
+    _run(_fill_strong, indptr, indptr, indices, data, sizes, norms, theta, by_row, ptr, idx, weight, unit=data[:1].size)
+    return ptr, idx, weight
+
+
+@inlined
+def _square(data, k, sizes):
+    """Of a block's Frobenius norm."""
+    block, total = simd.pointer(data, k * len(sizes) * len(sizes)), 0.0
+    for i in range(len(sizes) * len(sizes)):
+        total += block[i] * block[i]
+    return total
+
+
+@inlined
+def _least(norms, i, j, theta, by_row):
+    return theta * theta * (norms[i] * (min(norms[i], norms[j]) if by_row else norms[j]))
+
+
+@kernel
+def _norms(first, last, indptr, indices, data, sizes, norms):
+    for i in range(first, last):
+        for k in range(indptr[i], indptr[i + 1]):
+            if indices[k] == i:
+                norms[i] = np.sqrt(_square(data, k, sizes))
+
+
+@kernel
+def _count_strong(first, last, indptr, indices, data, sizes, norms, theta, by_row, ptr):
+    of = simd.pointer(norms, 0)
+    for i in range(first, last):
+        n, row = 0, simd.pointer(indices, indptr[i])
+        for k in range(indptr[i + 1] - indptr[i]):
+            square = _square(data, indptr[i] + k, sizes)
+            n += row[k] == i or (square > 0 and square >= _least(of, i, row[k], theta, by_row))
+        ptr[i + 1] = n
+
+
+@kernel
+def _fill_strong(first, last, indptr, indices, data, sizes, norms, theta, by_row, ptr, idx, weight):
+    of = simd.pointer(norms, 0)
+    for i in range(first, last):
+        n, row, to, strong = 0, simd.pointer(indices, indptr[i]), simd.pointer(idx, ptr[i]), simd.pointer(weight, ptr[i])
+        for k in range(indptr[i + 1] - indptr[i]):
+            j, square = row[k], _square(data, indptr[i] + k, sizes)
+            if j == i or (square > 0 and square >= _least(of, i, j, theta, by_row)):
+                to[n], strong[n] = j, 0.0 if j == i else square / (of[i] * of[j])
+                n += 1
+
+
+def aggregate(ptr, idx, weight):
+    """The aggregate of each node, int32, numbered from 0 in the order of their roots; -1: it has no neighbour. And how
+    many there are.
+
+    Roots are a maximal set of nodes more than two edges apart: Bell, Dalton and Olson 2012, section 4. Of nodes that
+    are not decided yet, the one with the largest key within two edges becomes one. Keys are hashes of the node's number
+    and of the round, so all devices find the same.
+    """
+    n = ptr.size - 1
+    key, near, number = np.empty(n, np.uint64), np.zeros(n, np.uint64), 0
+    state = (np.diff(ptr) > 1).astype(np.uint64)  # 1: not decided, 0: none of them
+    while True:
+        _run(_keys, _even(n), number, state, key)
+        _run(_spread, ptr, ptr, idx, key, near)
+        left = np.zeros(n, np.uint8)
+        _run(_decide, ptr, ptr, idx, key, near, state, left)
+        number += 1
+        if not left.any():
+            break
+    root = np.flatnonzero(state == ROOT)
+    label = np.full(n, -1, np.int32)
+    label[root] = np.arange(root.size, dtype=np.int32)
+    joined, found = np.empty(n, np.int32), np.empty(n, np.int32)
+    _run(_join_roots, ptr, ptr, idx, label, joined)
+    _run(_join_strongest, ptr, ptr, idx, weight, joined, found)
+    return found, root.size
+
+
+def filtered(indptr, indices, data, ptr, idx):
+    """The blocks that a graph has; on the diagonal the others of the row are added to the block there."""
+    out = np.zeros((idx.size, *data.shape[1:]))
+    _run(_filter, indptr, indptr, indices, data, ptr, idx, out, unit=data[:1].size)
+    return out
+
+
+@kernel
+def _filter(first, last, indptr, indices, data, ptr, idx, out):
+    size = data.shape[1] * data.shape[2]
+    for i in range(first, last):
+        own = ptr[i]
+        for t in range(ptr[i], ptr[i + 1]):
+            own = t if idx[t] == i else own
+        diagonal, at = simd.pointer(out, own * size), ptr[i]
+        for k in range(indptr[i], indptr[i + 1]):
+            block, is_kept = simd.pointer(data, k * size), at < ptr[i + 1] and idx[at] == indices[k]
+            to = simd.pointer(out, at * size) if is_kept else diagonal
+            for q in range(size):
+                to[q] += block[q]
+            at += is_kept
+
+
+def _even(n):
+    return np.arange(n + 1, dtype=np.int64)
+
+
+@inlined
+def _hash(i, number):
+    """32 bits: the finalizer of SplitMix64, of Steele, Lea and Flood 2014."""
+    x = np.uint64(i) + np.uint64(number + 1) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (x ^ (x >> np.uint64(31))) >> np.uint64(33)
+
+
+@kernel
+def _keys(first, last, number, state, key):
+    for i in range(first, last):
+        key[i] = state[i]
+        if state[i] == UNDECIDED:
+            key[i] = (_hash(i, number) << np.uint64(32)) | np.uint64(i) + np.uint64(2)
+
+
+@kernel
+def _spread(first, last, ptr, idx, key, near):
+    of = simd.pointer(key, 0)
+    for i in range(first, last):
+        if near[i] != ROOT:  # else a neighbour is one for ever
+            most, row = of[i], simd.pointer(idx, ptr[i])
+            for k in range(ptr[i + 1] - ptr[i]):
+                most = max(most, of[row[k]])
+            near[i] = most
+
+
+@kernel
+def _decide(first, last, ptr, idx, key, near, state, left):
+    of = simd.pointer(near, 0)
+    for i in range(first, last):
+        if state[i] == UNDECIDED:
+            most, row = of[i], simd.pointer(idx, ptr[i])
+            for k in range(ptr[i + 1] - ptr[i]):
+                most = max(most, of[row[k]])
+            if most == key[i]:
+                state[i] = ROOT
+            elif most == ROOT:
+                state[i] = 0
+            left[i] = state[i] == UNDECIDED
+
+
+@kernel
+def _join_roots(first, last, ptr, idx, label, joined):
+    for i in range(first, last):
+        joined[i] = label[i]
+        for k in range(ptr[i], ptr[i + 1]):
+            if joined[i] < 0:
+                joined[i] = label[idx[k]]
+
+
+@kernel
+def _join_strongest(first, last, ptr, idx, weight, joined, found):
+    for i in range(first, last):
+        found[i] = joined[i]
+        if joined[i] < 0:
+            most = 0.0
+            for k in range(ptr[i], ptr[i + 1]):
+                j = idx[k]
+                if joined[j] >= 0 and weight[k] > most:
+                    most = weight[k]
+                    found[i] = joined[j]
+
+
+def members(aggregate, n):
+    """Where the nodes of each aggregate begin, (n + 1,), and these nodes, ascending."""
+    order = np.argsort(aggregate, kind="stable")
+    ptr = np.searchsorted(aggregate[order], np.arange(n + 1))
+    return ptr, order
+
+
+def tentative(aggregate, n, candidates):
+    """The candidates (n_nodes, height, k), orthonormal in each aggregate, 0 beyond; those of the aggregates, (n, k, k); and
+    a node of each.
+
+    QR by Gram and Schmidt, twice: Vanek, Mandel and Brezina 1996, section 2. Columns that depend on those before are 0.
+    """
+    ptr, order = members(aggregate, n)
+    basis, factor = np.zeros(candidates.shape), np.zeros((n, candidates.shape[2], candidates.shape[2]))
+    _run(_orthonormal, ptr, ptr, order, candidates, basis, factor, unit=candidates[:1].size * candidates.shape[2])
+    return basis, factor, order[ptr[:-1]]
+
+
+@kernel
+def _orthonormal(first, last, ptr, order, candidates, basis, factor):
+    height, k = candidates.shape[1], candidates.shape[2]
+    for a in range(first, last):
+        for c in range(k):
+            before = 0.0
+            for m in range(ptr[a], ptr[a + 1]):
+                for r in range(height):
+                    value = candidates[order[m], r, c]
+                    basis[order[m], r, c] = value
+                    before += value * value
+            for _ in range(2):
+                for d in range(c):
+                    along = 0.0
+                    for m in range(ptr[a], ptr[a + 1]):
+                        for r in range(height):
+                            along += basis[order[m], r, c] * basis[order[m], r, d]
+                    factor[a, d, c] += along
+                    for m in range(ptr[a], ptr[a + 1]):
+                        for r in range(height):
+                            basis[order[m], r, c] -= along * basis[order[m], r, d]
+            square = 0.0
+            for m in range(ptr[a], ptr[a + 1]):
+                for r in range(height):
+                    square += basis[order[m], r, c] * basis[order[m], r, c]
+            length = np.sqrt(square)
+            scale = 0.0
+            if length > DEPENDENT * np.sqrt(before):
+                scale = 1 / length
+                factor[a, c, c] = length
+            for m in range(ptr[a], ptr[a + 1]):
+                for r in range(height):
+                    basis[order[m], r, c] *= scale
+
+
+def product_structure(a_ptr, a_idx, b_ptr, b_idx, n_cols, ascends=True):
+    """``indptr`` and ``indices`` of the product of two matrices; columns ascend where that is asked for."""
+    terms = np.zeros(a_ptr.size, np.int64)  # before each row
+    _run(_count_terms, a_ptr, a_ptr, a_idx, b_ptr, terms)
+    np.cumsum(terms, out=terms)
+    parts, ptr = _parts(terms, n_cols), np.zeros(a_ptr.size, np.int64)
+    marks = np.zeros((parts.size - 1, n_cols), np.int32)
+    room = np.empty(terms[-1], np.int32)  # of which what is not written to takes no memory
+    _run(_columns_of_product, terms[parts], parts, a_ptr, a_idx, b_ptr, b_idx, marks, terms, ascends, ptr, room)
+    np.cumsum(ptr, out=ptr)
+    begins = zip(terms[parts[:-1]], np.diff(ptr[parts]), strict=True)
+    return ptr, np.concatenate([room[begin : begin + n] for begin, n in begins])
+
+
+@kernel
+def _count_terms(first, last, a_ptr, a_idx, b_ptr, terms):
+    of_b = simd.pointer(b_ptr, 0)
+    for i in range(first, last):
+        n, row = 0, simd.pointer(a_idx, a_ptr[i])
+        for k in range(a_ptr[i + 1] - a_ptr[i]):
+            n += of_b[row[k] + 1] - of_b[row[k]]
+        terms[i + 1] = n
+
+
+@kernel
+def _columns_of_product(first, last, parts, a_ptr, a_idx, b_ptr, b_idx, marks, terms, ascends, ptr, room):
+    of_row, of_b = simd.pointer(a_ptr, 0), simd.pointer(b_ptr, 0)
+    for p in range(first, last):
+        mark, at = simd.pointer(marks, p * marks.shape[1]), terms[parts[p]]
+        for i in range(parts[p], parts[p + 1]):
+            n, row, found = 0, simd.pointer(a_idx, of_row[i]), simd.pointer(room, at)
+            for k in range(of_row[i + 1] - of_row[i]):
+                j = row[k]
+                columns = simd.pointer(b_idx, of_b[j])
+                for t in range(of_b[j + 1] - of_b[j]):
+                    column = columns[t]
+                    found[n] = column  # there is room for every term
+                    n += mark[column] != i + 1
+                    mark[column] = i + 1
+            if ascends:
+                _sort(found, n)
+            ptr[i + 1] = n
+            at += n
+
+
+@inlined
+def _sort(numbers, n):
+    """By insertion over shrinking gaps: Shell 1959, with the gaps of Knuth 1973."""
+    gap = 1
+    while 9 * gap < n:
+        gap = 3 * gap + 1
+    while gap:
+        for k in range(gap, n):
+            own, at = numbers[k], k
+            while at >= gap and numbers[at - gap] > own:
+                numbers[at] = numbers[at - gap]
+                at -= gap
+            numbers[at] = own
+        gap //= 3
+
+
+def product(a_ptr, a_idx, a, b_ptr, b_idx, b, ptr, idx, n_cols):
+    """The blocks of the product of two matrices, of which the structure is known."""
+    out = memory.empty(idx.size * a.shape[1] * b.shape[2], np.float64).reshape(idx.size, a.shape[1], b.shape[2])
+    parts = _parts(a_ptr, n_cols)
+    marks = np.empty((parts.size - 1, n_cols), np.int32)
+    sizes = tuple(tuple(range(n)) for n in (*a.shape[1:], b.shape[2]))
+    unit = a.shape[1] * a.shape[2] * b.shape[2]
+    _run(_multiply, a_ptr[parts], parts, a_ptr, a_idx, a, b_ptr, b_idx, b, ptr, idx, marks, *sizes, out, unit=unit)
+    return out
+
+
+@kernel
+def _multiply(first, last, parts, a_ptr, a_idx, a, b_ptr, b_idx, b, ptr, idx, marks, rows, inner, columns, out):
+    height, depth, width = len(rows), len(inner), len(columns)  # which the compiler knows
+    of_row, of_b = simd.pointer(a_ptr, 0), simd.pointer(b_ptr, 0)
+    for p in range(first, last):
+        mark = simd.pointer(marks, p * marks.shape[1])
+        for i in range(parts[p], parts[p + 1]):
+            found, sums = simd.pointer(idx, ptr[i]), simd.pointer(out, ptr[i] * (height * width))
+            for t in range(ptr[i + 1] - ptr[i]):
+                mark[found[t]] = t
+            for q in range((ptr[i + 1] - ptr[i]) * (height * width)):
+                sums[q] = 0
+            for k in range(of_row[i], of_row[i + 1]):
+                j, left = a_idx[k], simd.pointer(a, k * (height * depth))
+                first_of_left = left[0]  # not read again where that is all
+                of, right = simd.pointer(b_idx, of_b[j]), simd.pointer(b, of_b[j] * (depth * width))
+                for t in range(of_b[j + 1] - of_b[j]):
+                    to = np.int64(mark[of[t]]) * (height * width)
+                    for r in range(height):
+                        for m in range(depth):
+                            factor = first_of_left if height == depth == 1 else left[r * depth + m]
+                            for c in range(width):
+                                sums[to + r * width + c] += factor * right[t * (depth * width) + m * width + c]
+
+
+def smooth(ptr, idx, data, scale, aggregate, basis):
+    """In place ``data = T - scale * data``, where `data` are the blocks of ``A T``; `scale` is (n, height)."""
+    _run(_smooth, ptr, ptr, idx, data, scale, aggregate, basis, unit=data[:1].size)
+
+
+@kernel
+def _smooth(first, last, ptr, idx, data, scale, aggregate, basis):
+    for i in range(first, last):
+        for t in range(ptr[i], ptr[i + 1]):
+            for r in range(data.shape[1]):
+                for c in range(data.shape[2]):
+                    value = -scale[i, r] * data[t, r, c]
+                    data[t, r, c] = value + basis[i, r, c] if idx[t] == aggregate[i] else value
+
+
+def transposed(ptr, idx, n_cols):
+    """The structure of the transpose, and which block each of its blocks is: ``indptr``, ``indices``, ``order``."""
+    found = whole.transpose(CSR(ptr, idx, np.arange(idx.size), (ptr.size - 1, n_cols)))
+    return found.indptr.astype(np.int64), found.indices, found.data
+
+
+def taken(data, order):
+    """The transposes of the blocks in this order."""
+    out = memory.empty(data.size, np.float64).reshape(order.size, data.shape[2], data.shape[1])
+    _run(_take, _even(order.size), data, order, out, unit=data[:1].size)
+    return out
+
+
+@kernel
+def _take(first, last, data, order, out):
+    for t in range(first, last):
+        for r in range(data.shape[1]):
+            for c in range(data.shape[2]):
+                out[t, c, r] = data[order[t], r, c]
+
+
+def entries(ptr, data):
+    """The numbers of the blocks, row by row of the whole matrix."""
+    out = memory.empty(data.size, np.float64)
+    _run(_entries, ptr, ptr, data, out, unit=data[:1].size)
+    return out
+
+
+@kernel
+def _entries(first, last, ptr, data, out):
+    height, width = data.shape[1], data.shape[2]
+    for i in range(first, last):
+        n = (ptr[i + 1] - ptr[i]) * width
+        for t in range(ptr[i], ptr[i + 1]):
+            at = ptr[i] * height * width + (t - ptr[i]) * width
+            for r in range(height):
+                for c in range(width):
+                    out[at + r * n + c] = data[t, r, c]
+
+
+def entries_structure(ptr, idx, height, width):
+    """``indptr`` and ``indices`` of the same."""
+    of_row = np.repeat(np.diff(ptr) * width, height)
+    indptr, indices = np.concatenate([[0], np.cumsum(of_row)]), np.empty(idx.size * height * width, np.int32)
+    _run(_columns, ptr, ptr, idx, height, width, indices, unit=height * width)
+    return indptr, indices
+
+
+@kernel
+def _columns(first, last, ptr, idx, height, width, indices):
+    for i in range(first, last):
+        n = (ptr[i + 1] - ptr[i]) * width
+        for t in range(ptr[i], ptr[i + 1]):
+            at = ptr[i] * height * width + (t - ptr[i]) * width
+            for r in range(height):
+                for c in range(width):
+                    indices[at + r * n + c] = idx[t] * width + c
+
+
+def blocks_structure(indptr, indices, size):
+    """The blocks that hold entries: ``indptr``, ``indices``, and where the number of each entry lies among theirs."""
+    n = (indptr.size - 1) // size
+    a_ptr, a_idx = indptr[::size].astype(np.int64), indices // np.int32(size)
+    b_ptr = np.arange(n + 1, dtype=np.int64)
+    ptr, idx = product_structure(a_ptr, a_idx, b_ptr, b_ptr[:-1].astype(np.int32), n)
+    place = np.empty(indices.size, np.int64)
+    parts = _parts(a_ptr, n)
+    marks = np.empty((parts.size - 1, n), np.int64)
+    _run(_places, a_ptr[parts], parts, indptr, indices, size, ptr, idx, marks, place)
+    return ptr, idx, place
+
+
+@kernel
+def _places(first, last, parts, indptr, indices, size, ptr, idx, marks, place):
+    for p in range(first, last):
+        for i in range(parts[p], parts[p + 1]):
+            for t in range(ptr[i], ptr[i + 1]):
+                marks[p, idx[t]] = t
+            for r in range(size):
+                for k in range(indptr[i * size + r], indptr[i * size + r + 1]):
+                    place[k] = (marks[p, indices[k] // size] * size + r) * size + indices[k] % size
