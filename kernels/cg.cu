@@ -32,13 +32,13 @@ __device__ Y weigh(const Shape& shape, const Y* inverse, int size, int64 row, bo
         if (is_here) {
             const int64 begin = row / size * size, count = min((int64)size, shape.n - begin);
             const int first = threadIdx.x - (int)(row - begin) * shape.columns;
-            entry = block_row(inverse + row * size, 1, shared + first, shape.columns, (int)count);
+            entry = block_row(inverse + shape.inverse_row(row) * size, 1, shared + first, shape.columns, (int)count);
         }
     } else if (is_here) {
-        entry = P == DIAGONAL ? mac(cached(inverse + row), r, Y{}) : r;
+        entry = P == DIAGONAL ? mac(cached(inverse + shape.inverse_row(row)), r, Y{}) : r;
     }
     if (is_here) {
-        if (P == BLOCKS) z[row * shape.k + shape.column()] = entry;
+        if (P == BLOCKS) z[shape.at(row)] = entry;
         if (P != GIVEN) sums[0] += dot(r, entry);
         sums[1] += dot(r, r);
     }
@@ -71,11 +71,11 @@ __global__ __launch_bounds__(THREADS) void cg_residual(const Shape shape, const 
     const bool active = shape.has_column() && (first || column[j].reason != RUNNING);
     double sums[2] = {};
     for (int64 base = blockIdx.x * (int64)shape.rows; base < shape.n; base += shape.stride()) {
-        const int64 row = base + shape.row_of_thread(), at = row * shape.k + j;
+        const int64 row = base + shape.row_of_thread(), at = shape.at(row);
         const bool is_here = active && row < shape.n;
         Y entry{}, direction{};  // what is left of p
         if (is_here) {
-            if (turns) direction = plus(p[at], -1, preconditioned<P>(inverse, row, r[at], z, at));
+            if (turns) direction = plus(p[at], -1, preconditioned<P>(inverse, shape.inverse_row(row), r[at], z, at));
             r[at] = entry = residual<Y>(b[at], q[at], scale, j);
         }
         entry = weigh<P>(shape, inverse, size, row, is_here, entry, z, sums);
@@ -142,7 +142,7 @@ __global__ __launch_bounds__(THREADS) void cg_step(const Shape shape, const Part
     double sums[2] = {};
 #pragma unroll 2
     for (int64 base = blockIdx.x * (int64)shape.rows; base < shape.n; base += shape.stride()) {
-        const int64 row = base + shape.row_of_thread(), at = row * shape.k + j;
+        const int64 row = base + shape.row_of_thread(), at = shape.at(row);
         const bool is_here = alpha != 0 && row < shape.n;
         Y entry{};
         if (is_here) r[at] = entry = plus(r[at], -alpha, q[at]);
@@ -193,9 +193,9 @@ __global__ __launch_bounds__(THREADS) void cg_turn(const Shape shape, const Colu
     if (alpha == 0) return;
 #pragma unroll 2
     for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
-        const int64 at = row * shape.k + j;
+        const int64 at = shape.at(row);
         const Y direction = p[at];
-        const Y entry = preconditioned<P>(inverse, row, r[at], z, at);
+        const Y entry = preconditioned<P>(inverse, shape.inverse_row(row), r[at], z, at);
         x[at] = plus(x[at], alpha, direction);
         p[at] = plus(entry, beta, direction);
     }

@@ -108,6 +108,11 @@ def _lanes(t: BBCSRTables | CVRTables, dtype: np.dtype, nonzeros: Callable[[], C
     return slots(t, dtype, lambda: longest(t, nonzeros)) if isinstance(t, CVRTables) else 0, False
 
 
+def longest_even(t: BBCSRTables, dtype: np.dtype, nonzeros: Callable[[], CSR]) -> tuple[int, bool]:
+    """Nonzeros of the longest row, and True, where :func:`product` has as many slots for every row of `t`; else 0 and False."""
+    return _lanes(t, dtype, nonzeros)
+
+
 def longest(t: BBCSRTables | CVRTables, nonzeros: Callable[[], CSR]) -> int:
     """Nonzeros of the longest row; ``nonzeros()`` as for :func:`product`."""
 

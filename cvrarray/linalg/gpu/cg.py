@@ -87,7 +87,8 @@ class Engine:
         self._part = ROUNDING[np.zeros(0, system.dtype).real.itemsize]
         with system.device.use():
             self._kind = preconditioner_kind(system.preconditioner)
-            self._layout = Layout.of(system.n, system.columns or 1, self._block_size())
+            laid_out = Layout.of_stack if system.is_stack else Layout.of
+            self._layout = laid_out(system.n, system.columns or 1, self._block_size())
             self._loop: Any = None
             self._state = State(self._layout, system.dtype, self._kind, self._block_size())
             self._advance: Any = None
@@ -122,7 +123,7 @@ class Engine:
         """The same for :meth:`step`, which a loop in one kernel does without."""
         if self._has_steps:
             return
-        if self._advance is None:
+        if self._advance is None and not self.system.is_stack:
             self._advance = advance(self._state, self._layout, self._kind)
         if self._advance is None:
             for kernel in (STEP, TURN):
@@ -132,7 +133,8 @@ class Engine:
         self._has_steps = True
 
     def _shaped(self, vector: cupy.ndarray) -> cupy.ndarray:
-        return vector.reshape(self.system.shape)
+        shape = self.system.shape
+        return vector.reshape(shape[::-1]).T if self.system.is_stack else vector.reshape(shape)
 
     def _multiply(self, x: cupy.ndarray, out: cupy.ndarray) -> None:
         multiply(self._matrix, self._shaped(x), self._shaped(out))
@@ -149,6 +151,7 @@ class Engine:
                 state.begin(None, count, self.system.history)
                 return self._exactly(b, x, count, callback)
             refuse_capture()
+            b = cupy.asfortranarray(b) if self.system.is_stack else b
             state.begin(tolerance, limit, self.system.history)
             _copy(x, state.x)
             return self._to_tolerance(b, x, limit, callback)
@@ -249,7 +252,7 @@ class Engine:
             if found is not None:
                 return found
         self._prepare_steps()
-        if self._wanted != "launches" and can_be_captured(self._matrix, self.system.preconditioner):
+        if self._wanted != "launches" and (self.system.is_stack or can_be_captured(self._matrix, self.system.preconditioner)):
             return Batches(self, self._default_batch())
         return Launches(self)
 
