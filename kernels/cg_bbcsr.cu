@@ -7,6 +7,8 @@
 #include "exchange.cuh"
 #include "cg_iterations.cuh"
 
+constexpr int EXCHANGED = 11;  // words of a block for Exchange: sums and a barrier
+
 // Tables are in global or in shared memory, so addresses are generic ones; what comes from global memory is streamed
 // past L1. p changes while the kernel runs; MARKED, entries without this mark are not there yet.
 template <bool STREAM, bool MARKED>
@@ -127,7 +129,7 @@ struct BlockProduct {
             const int bin = first + b;
             const int64 begin = m.bin_rowptr[bin], col = m.col_ptr[bin];
             const I base = m.col_base[bin];
-            bins[b] = {m.data.slot + begin, base >= 0 ? (const void*)(m.col_narrow + col) : (const void*)(m.col_wide + col),
+            bins[b] = {values.slot + begin, base >= 0 ? (const void*)(m.col_narrow + col) : (const void*)(m.col_wide + col),
                        HOLES ? m.present + begin / B : nullptr, (int)((m.bin_rowptr[bin + 1] - begin) / (WARP * B)), base};
         }
         __syncthreads();
@@ -179,7 +181,8 @@ struct BlockProduct {
 // cg_bbcsr: at most `count` iterations
 //
 // mapping   a block has the rows first_row[b] to first_row[b + 1], whole blocks of M; in the product S warps a bin that
-//           holds any of them and one thread of each a row, in the rest one thread a row
+//           holds any of them and one thread of each a row, in the rest one thread a row. Of a stack the blocks of one blockIdx.y
+//           solve one system after the other
 // traffic   tables, as in bbcsr_matvec, if they are not in shared memory; p is written and gathered
 // requires  as iterate(); s in shared memory if S > 1, p if MARKED
 // races     of p: see cg_iterations.cuh; all else is a block's own
@@ -191,9 +194,15 @@ __global__ __launch_bounds__(THREADS, 1) void cg_bbcsr(const Bbcsr<A, I, M> m, c
     char* const shared = reinterpret_cast<char*>(memory);
     const int64 row = first_row[blockIdx.x], end = first_row[blockIdx.x + 1];
     const int first = (int)(row / WARP), n_bins = end > row ? (int)((end + WARP - 1) / WARP) - first : 0;
-    const Part<Y, THREADS, MARKED, SIZE> part(v, shared, row, end, m.n_rows);
-    const BlockProduct<A, Y, I, M, B, U_NARROW, U_WIDE, HOLES, S, THREADS, STREAM, MARKED> product{
-        m, m.data.opened(), reinterpret_cast<OwnBin<A, I, M>*>(shared), first, n_bins, (int)(row % WARP), part.rows, v.p,
-        part.s, shared + v.free, shared + v.end};
-    iterate(part, product, column, words, count);
+    const Opened<A>& values = m.data.opened();
+    for (int64 system = blockIdx.y; system < v.count; system += gridDim.y) {
+        __syncthreads();  // the last system's shared memory is read
+        const Vectors<Y> own = v.of(system);
+        const Opened<A> data = values + system * v.values_apart;
+        const Part<Y, THREADS, MARKED, SIZE> part(own, shared, row, end, m.n_rows);
+        const BlockProduct<A, Y, I, M, B, U_NARROW, U_WIDE, HOLES, S, THREADS, STREAM, MARKED> product{
+            m, data, reinterpret_cast<OwnBin<A, I, M>*>(shared), first, n_bins, (int)(row % WARP), part.rows,
+            !MARKED && own.place_p >= 0 ? part.p : own.p, part.s, shared + v.free, shared + v.end};
+        iterate(part, product, column + system, words + system * EXCHANGED * gridDim.x, count);
+    }
 }

@@ -1,5 +1,5 @@
 // Blocks of a cooperative kernel wait for each other, and add numbers up. All blocks must be on the device at the same
-// time.
+// time. Blocks are those of one blockIdx.y; one alone waits for nobody.
 //
 // Each block stores into words of its own, and every block reads those of all: a store and a load, where a counter
 // would take an atomic, a load of the counter and a load of the sums. Numbers say themselves of which round they are,
@@ -113,6 +113,11 @@ struct Exchange {
     template <class F>
     __device__ void barrier(F meanwhile) {
         __syncthreads();
+        if (gridDim.x == 1) {
+            meanwhile();
+            __syncthreads();
+            return;
+        }
         ++n_barriers;
         if (threadIdx.x == 0) {
             asm volatile("fence.acq_rel.gpu;" ::: "memory");
@@ -166,7 +171,15 @@ struct Exchange {
         double* const round = numbers + (n_sums & 1) * (int64)MOST * gridDim.x;
         for (int i = threadIdx.x / WARP; i < MOST; i += WARPS) {
             const double sum = warp_sum(lane < WARPS ? shared.of_warps[i][lane] : 0.);
-            if (lane == 0) tell(round + i * (int64)gridDim.x + blockIdx.x, marked(sum, mark));
+            if (gridDim.x == 1) {
+                if (lane == 0) shared.total[i] = marked(sum, 0);
+            } else if (lane == 0) {
+                tell(round + i * (int64)gridDim.x + blockIdx.x, marked(sum, mark));
+            }
+        }
+        if (gridDim.x == 1) {
+            __syncthreads();
+            return;
         }
         if (threadIdx.x / WARP < MOST) pause(FIRST_LOOK);
         for (int i = threadIdx.x / WARP; i < MOST; i += WARPS) {

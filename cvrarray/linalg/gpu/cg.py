@@ -248,7 +248,10 @@ class Engine:
         hold. The two add in another order, so the structure decides and not a measurement.
         """
         if self._wanted == "persistent" or (self._wanted == "fastest" and not self._waits_for_gathers()):
-            found = persistent.loop(self._matrix, self._state, self._layout, self._kind, self._loop)
+            if self.system.is_stack:
+                found = persistent.of_stack(self._matrix.stack, self._state, self._kind)
+            else:
+                found = persistent.loop(self._matrix, self._state, self._layout, self._kind, self._loop)
             if found is not None:
                 return found
         self._prepare_steps()
