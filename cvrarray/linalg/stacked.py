@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..array import encoding
 from ..array.stack import Stack
 from ..core.remembered import Remembered
 from . import operators, preconditioners, solution
@@ -109,7 +110,7 @@ class Inverses:
         """That of element i, as :func:`.jacobi` and :func:`.block_jacobi` make it."""
         one: Any = object.__new__(Jacobi if self.is_diagonal else BlockJacobi)
         count = self.shape[0] if self.is_diagonal else -(-self.shape[0] // self.block_size)
-        one.__dict__.update(self.__dict__, inverse=self.inverse[i * count : (i + 1) * count], _kernels={})
+        one.__dict__.update(self.__dict__, inverse=self.inverse[i * count : (i + 1) * count].copy(), _kernels={})
         return one
 
 
@@ -154,10 +155,10 @@ def system(stack: Stack, M: Any, b: Any, x0: Any, out: Any) -> Arguments:
 
 
 class InTurn:
-    """The engine on a CPU: see :mod:`.system`."""
+    """The engine on a CPU: see :mod:`.system`. One array gets the values of each element in turn, so all is prepared once."""
 
     def __init__(self, system: System) -> None:
-        self.system, self._engine = system, None
+        self.system = system
 
     def update(self, matrix: Any, preconditioner: Any) -> None:
         """Take another stack of the same shape, and the preconditioner for it."""
@@ -165,25 +166,28 @@ class InTurn:
 
     def run(self, b: Any, x: Any, tolerance: Any, limit: int, callback: Callable[[Any], Any] | None = None) -> Outcome:
         """Solve; x holds the starts and receives the solutions."""
-        M, ends = self.system.preconditioner, []
-        for i, (A, own_b, own_x) in enumerate(zip(self.system.matrix.stack.elements(), b.T, x.T, strict=True)):
-            own = None if M is None else M.of(i)
-            ends.append(self._of(A, own).run(np.ascontiguousarray(own_b), own_x, None if tolerance is None else tolerance[i : i + 1], limit))
+        from .cpu.cg import Engine
+
+        stack, M, ends = self.system.matrix.stack, self.system.preconditioner, []
+        table = encoding.copied(stack._tables[0, : stack._n_slots], stack._target)
+        one = stack._like._with_table(table[:])  # a view, of which alone nobody may write to it
+        own = None if M is None else M.of(0)
+        engine = Engine(replace(self.system, matrix=one, preconditioner=own, columns=None, is_stack=False))
+        for i, (own_b, own_x) in enumerate(zip(b.T, x.T, strict=True)):
+            table[...] = stack._tables[i, : stack._n_slots]
+            one._values_changed()
+            if own is not None:
+                own.inverse[...] = M.of(i).inverse
+                if not np.may_share_memory(own.inverse, engine.inverse) and engine.is_diagonal:  # in other numbers
+                    engine.update(one, own)
+            limits = None if tolerance is None else tolerance[i : i + 1], limit
+            ends.append(engine.run(np.ascontiguousarray(own_b), own_x, *limits))
         iterations, residual = (np.concatenate([end[field] for end in ends]) for field in range(2))
         history = None
         if self.system.history:  # one that has ended keeps its last norm
             steps = max(len(end.history) for end in ends)
             history = np.concatenate([end.history[np.minimum(np.arange(steps), len(end.history) - 1)] for end in ends], axis=1)
         return Outcome(iterations, residual, [reason for end in ends for reason in end.reasons], history)
-
-    def _of(self, A: Any, M: Any) -> Any:
-        from .cpu.cg import Engine
-
-        if self._engine is None:
-            self._engine = Engine(replace(self.system, matrix=A, preconditioner=M, columns=None, is_stack=False))
-        else:
-            self._engine.update(A, M)
-        return self._engine
 
 
 def infos(found: solution.Solution) -> np.ndarray:
