@@ -163,7 +163,7 @@ def test_bad_input(device):
         for bad in (np.array([["a", "b", "c"]]), np.array([[None, 1, 2]]), np.ones((1, 3), "M8[s]")):
             with pytest.raises(TypeError, match="V must be numeric"):
                 A.stack(bad)
-        with pytest.raises(TypeError, match="longdouble|float128|dtype"):
+        with pytest.raises(TypeError, match="dtype"):
             A.stack(np.ones((1, 3), np.longdouble))
     S = A.stack(V)
     for bad in (np.ones(4), np.ones((3, 3)), np.ones((2, 2)), np.ones((1, 3, 2)), np.ones((2, 3, 2, 1)), np.ones(())):

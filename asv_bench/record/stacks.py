@@ -17,6 +17,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,7 @@ def in_turns(works: dict[str, Callable[[], Any]], device: devices.Device, calls:
     """Median seconds of each, once all have run."""
     for work in works.values():
         work(), work()
-    samples = [lambda w=work: seconds(w, device, calls) for work in works.values()]
+    samples = [partial(seconds, work, device, calls) for work in works.values()]
     return dict(zip(works, timing.by_turns(samples, TURNS), strict=True))
 
 
@@ -177,7 +178,7 @@ def solves(device: devices.Device, batch: int, grid: tuple[int, int, int]) -> di
     for by, (matrix, right) in sides.items():
         own = {count: linalg.CG(matrix, M="jacobi", iterations=count) for count in (FEWER, MORE)}
         out = right.copy()
-        works[by] = lambda count, own=own, right=right, out=out: own[count].solve(right, out=out)
+        works[by] = partial(counted, own, right, out)
     if device.kind == "cuda" and find_spec("warp") is not None:
         works |= warp_batched(diagonal, b, device)
     for by, work in list(works.items()):
@@ -188,14 +189,14 @@ def solves(device: devices.Device, batch: int, grid: tuple[int, int, int]) -> di
                 raise
             found["left_out"] = in_a_line(reason)
             del works[by]
-    shorter, longer = ({by: (lambda w=work, c=count: w(c)) for by, work in works.items()} for count in (FEWER, MORE))
+    shorter, longer = ({by: partial(work, count) for by, work in works.items()} for count in (FEWER, MORE))
     took = {by: (t, u) for (by, t), u in zip(in_turns(longer, device).items(), in_turns(shorter, device).values(), strict=True)}
     iteration = {by: (t - u) / (MORE - FEWER) for by, (t, u) in took.items()}
     found["microseconds_an_iteration"] = {by: round(t * 1e6, 2) for by, t in iteration.items()}
 
     solvers = {by: (linalg.CG(matrix, M="jacobi", rtol=TOLERANCE), right) for by, (matrix, right) in sides.items()}
     ends = {by: solver.solve(right) for by, (solver, right) in solvers.items()}
-    whole = in_turns({by: (lambda s=s, r=r: s.solve(r)) for by, (s, r) in solvers.items()}, device)
+    whole = in_turns({by: partial(solver.solve, right) for by, (solver, right) in solvers.items()}, device)
     found["milliseconds_to_1e-8"] = {by: round(t * 1e3, 3) for by, t in whole.items()}
     found["iterations"] = {by: [int(np.min(end.iterations)), int(np.max(end.iterations))] for by, end in ends.items()}
     found["converged"] = all(bool(np.all(end.converged)) for end in ends.values())
@@ -203,6 +204,11 @@ def solves(device: devices.Device, batch: int, grid: tuple[int, int, int]) -> di
     found["speedup"] = {by: round(t / stack, 2) for by, t in iteration.items() if by != "stack"}
     found["speedup_to_1e-8"] = round(whole["block diagonal"] / whole["stack"], 2)
     return found
+
+
+def counted(own: dict[int, linalg.CG], right: Any, out: Any, count: int) -> Any:
+    """So many iterations of a solve."""
+    return own[count].solve(right, out=out)
 
 
 def warp_batched(diagonal: Any, b: np.ndarray, device: devices.Device) -> dict[str, Callable[[int], Any]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core import devices, extensions
+from ..core import extensions
 from ..core.tables import Sources
 from ..input import coercion
 from . import encoding, products, values
@@ -31,16 +31,16 @@ _WAYS = {"tocsr": "Use S[i].tocsr()", "format": "Use S[i].format", "H": "Use S.T
 class Stack:
     """Arrays of one structure: ``A.stack(V)``, or ``Assembly.stack``. Its :attr:`shape` is (batch, n_rows, n_cols).
 
-    It multiplies (``S @ x``), has transposes (``S.T``) and elements (``S[i]``, ``S[i:j]``), and :func:`cvrarray.linalg.cg` solves
-    with all of it. It has no arithmetic, no axes to sum over and no files: those are the elements'.
+    It multiplies (``S @ x``), has transposes (``S.T``) and elements (``S[i]``, ``S[i:j]``), and :func:`cvrarray.linalg.cg`
+    solves with all of it. It has no arithmetic, no axes to sum over and no files: those are the elements'.
 
     Notes
     -----
     Element i of a product has the bits of ``A.with_values(V[i]) @ x``, whatever the other elements are. A stack is immutable.
 
-    Memory: a value table for each element, and the structure once. On a GPU products with BBCSR are one launch for all elements.
-    With CVR, on a CPU, and with matrices, the elements' own products run in turn; on a GPU small elements of CVR have a copy of
-    their values for that.
+    Memory: a value table for each element, and the structure once. On a GPU products of vectors with BBCSR are one launch for
+    all elements. With CVR, on a CPU, and with matrices, the elements' own products run in turn; on a GPU small elements of CVR
+    have a copy of their values for that.
 
     Examples
     --------
@@ -70,12 +70,15 @@ class Stack:
         with self._target.use():
             self._like = like._with_table(tables[0, : self._n_slots])
         self._transposed: Stack | None = None
+        self.of_tensor: Any = None  # the array and the tensor that it was made of, and whether it is that stack's transposes
         self._elements: list[Any] = []
         self._products: dict[tuple[str, np.dtype], Callable[[Any, Any], None]] = {}
 
     def __getattr__(self, name: str) -> Any:
         if name in _WAYS or (not name.startswith("_") and hasattr(type(self.__dict__.get("_like")), name)):
-            raise AttributeError(f"a Stack has no {name!r}. {_WAYS.get(name, 'Its elements have: use S[i]')}", name=name, obj=self)
+            raise AttributeError(
+                f"a Stack has no {name!r}. {_WAYS.get(name, 'Its elements have: use S[i]')}", name=name, obj=self
+            )
         raise AttributeError(f"'Stack' object has no attribute {name!r}", name=name, obj=self)
 
     @property
@@ -99,7 +102,7 @@ class Stack:
     @property
     def nnz(self) -> int:
         """Stored entries of all elements."""
-        return len(self) * self._like.nnz
+        return len(self) * int(self._like.nnz)
 
     @property
     def nbytes(self) -> int:
@@ -118,7 +121,8 @@ class Stack:
 
     def __repr__(self) -> str:
         like, (n_rows, n_cols) = self._like, self._like.shape
-        return f"<Stack of {len(self)} {type(like).__name__} {n_rows} x {n_cols}, {like.nnz} nonzeros each, {self.dtype}, {self.device}>"
+        of = f"{type(like).__name__} {n_rows} x {n_cols}, {like.nnz} nonzeros each"
+        return f"<Stack of {len(self)} {of}, {self.dtype}, {self.device}>"
 
     def __getitem__(self, key: Any) -> Any:
         """``S[i]``: the element as an array, with values of its own. ``S[i:j]``: a stack of these elements."""
@@ -156,7 +160,7 @@ class Stack:
     def T(self) -> Stack:
         """The stack of the transposes: tables of its own, made once and kept. ``S.T.T is S``.
 
-        Element i of a product with it has the bits of ``A.with_values(V[i]).T @ x`` where these keep tables of the transpose too.
+        Element i of a product with it has the bits of ``A.with_values(V[i]).T @ x`` where there is room for these tables too.
 
         Raises
         ------
@@ -167,11 +171,15 @@ class Stack:
             base, target = self._like, self._target
             own = base.T._made()
             if own is None:
-                raise MemoryError("no room for tables of the transposes of a Stack. Raise CVRARRAY_TRANSPOSED_MEMORY, or use S[i].T")
+                raise MemoryError(
+                    "no room for tables of the transposes of a Stack. Raise CVRARRAY_TRANSPOSED_MEMORY, or use S[i].T"
+                )
             with target.use():
                 own = encoding.decompressed(own)
                 self._transposed = stacked(own, values.sources_of_transpose(base, own), self._tables[:, : self._n_slots])
             self._transposed._transposed = self
+            if self.of_tensor is not None:
+                self._transposed.of_tensor = self.of_tensor[0], not self.of_tensor[1]
         return self._transposed
 
     mT = T
@@ -208,7 +216,7 @@ class Stack:
         dtype, work = products.product_dtype(self.dtype, x.dtype)
         shape = (batch, n_rows, *x.shape[2:])
         with target.use():
-            if out is not None and (out.shape, out.dtype) != (shape, work) or (out is not None and not out.flags.c_contiguous):
+            if out is not None and ((out.shape, out.dtype) != (shape, work) or not out.flags.c_contiguous):
                 raise ValueError(f"out must be contiguous, of shape {shape} and dtype {work}; got {out.shape} and {out.dtype}")
             y = target.xp.empty(shape, work) if out is None else out
             if y.size:
@@ -248,7 +256,7 @@ def stack(array: Any, V: Any) -> Stack:
     """The arrays ``array.with_values(V[i])``: see :meth:`cvrarray.array.base.SparseArray.stack`."""
     base = values.base_of(array)
     if type(V).__module__.partition(".")[0] == "torch":
-        V = extensions.load("torch").as_array(V, array)
+        return extensions.load("torch").stack(array, V)  # type: ignore[no-any-return]
     with base._target.use():
         V = checked(array, V, "V", (array.nnz,), "a value for each stored entry, in the order of A.data")
         sources = values.sources_of_view(base) if base is not array else None
@@ -268,8 +276,8 @@ def checked(array: Any, V: Any, name: str, shape: tuple[int, ...], of: str) -> A
 
 
 def stacked(like: Any, sources: Sources | None, V: Any) -> Stack:
-    """A stack of the structure of `like` on the current device, of values (batch, n) in the order that `sources` tell of; None: that
-    of the canonical CSR.
+    """A stack of the structure of `like` on the current device, of values (batch, n) in the order that `sources` tell of; None:
+    that of the canonical CSR.
     """
     target, xp = like._target, like._target.xp
     like = encoding.decompressed(like)

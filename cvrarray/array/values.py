@@ -152,8 +152,8 @@ def renew_transpose(base: Any, transpose: Any) -> None:
 
 
 def sources_of_transpose(base: Any, transpose: Any) -> Sources:
-    """Where the value table of `base` goes in that of `transpose`: found once and kept, 4 bytes a slot. On the current device."""
-    known = transpose._structure.sources.get("transposed")
+    """Where the value table of `base` goes in that of `transpose`, on the current device: found once and kept, 4 bytes a slot."""
+    known: Sources | None = transpose._structure.sources.get("transposed")
     if known is None:
         with base._target.aside():
             slots = base._target.backend("csr").transpose(encoding.slot_numbers(base)._canonical_csr()).data

@@ -48,8 +48,8 @@ def cg(
     A : (n, n) array of ours, sparse or dense matrix, or operator
         A sparse matrix of another package is converted to an array of ours first: for many calls make that yourself. An
         operator has ``shape``, ``dtype`` and ``matvec(x, out=)``; SciPy's and CuPy's LinearOperators are such.
-        A stack (``A.stack(V)``) is as many systems, solved side by side: b, x0 and x are (batch, n), `info` has a number for each,
-        M is None or one of the names, and there is no `callback`. One that fails leaves the others as they are.
+        A stack (``A.stack(V)``) is as many systems, solved side by side: b, x0 and x are (batch, n), `info` has a number for
+        each, M is None or one of the names, and there is no `callback`. One that fails leaves the others as they are.
     b : (n,) or (n, k) array on A's device
         k columns are k systems, solved side by side through ``A @ X``; each stops by its own tolerance. Any numeric
         dtype: the solution is in single precision where A and b are; integers and float16 count as float64.
@@ -273,7 +273,9 @@ class CG:
         taken = self._taken
         if isinstance(taken.matrix, Stack):
             if callback is not None:
-                raise ValueError("callback must be left out of a solve with a Stack. Use history=True, or solve with S[i] one by one")
+                raise ValueError(
+                    "callback must be left out of a solve with a Stack. Use history=True, or solve with S[i] one by one"
+                )
             given = stacked.system(taken.matrix, taken.M, b, x0, out)
         else:
             given = arguments.system(taken.matrix, b, x0, taken.M, out)

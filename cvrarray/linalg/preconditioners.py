@@ -265,8 +265,8 @@ def inverses(blocks: Any, xp: Any, raises: bool = True) -> Any:
                 below = blocks[:, j + 1 :, j] - (lower[:, j + 1 :, :j] * row.conj()[:, None, :]).sum(axis=2)
                 lower[:, j + 1 :, j] = below / root[:, None]
         is_bad = ~(smallest > size * np.finfo(np.float64).eps) | ~xp.isfinite(lower).all(axis=(1, 2))
-        bad = xp.flatnonzero(is_bad) if raises else ()
-        if len(bad):
+        bad = xp.flatnonzero(is_bad & raises)
+        if bad.size:
             k = int(bad[0])
             raise ValueError(
                 f"block_jacobi needs positive definite blocks; block {k}, of the rows {k * size} to {(k + 1) * size - 1}, has "

@@ -1,7 +1,7 @@
 """Systems of a stack: one structure, and for each system values, a right-hand side, a tolerance and an end of its own.
 
-A solver sees them as the columns of one system, in Fortran order: column j of b, of x and of all vectors belongs to element j of
-the stack. So checks, scaling, ends and results are those of many right-hand sides (:mod:`.solving`).
+A solver sees them as the columns of one system, in Fortran order: column j of b, of x and of all vectors belongs to element j
+of the stack. So checks, scaling, ends and results are those of many right-hand sides (:mod:`.solving`).
 
 On a GPU all systems go through an iteration together, and one that has ended stays as it is. On a CPU they are solved one after
 the other by the engine of a single array: with its bits.
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..array import encoding
+from ..array import encoding, structure
 from ..array.stack import Stack
 from ..core.remembered import Remembered
 from . import operators, preconditioners, solution
@@ -62,7 +62,7 @@ def preconditioner(M: Any, stack: Stack) -> Any:
     if M is None:
         return None
     if not isinstance(M, str):
-        raise TypeError(f"M must be None, 'jacobi' or 'block_jacobi' for a Stack; got {type(M).__name__}. Solve with S[i] one by one")
+        raise TypeError(f"M must be None, 'jacobi' or 'block_jacobi' for a Stack; got {type(M).__name__}. Solve with each S[i]")
     if M not in NAMED:
         raise ValueError(f"M must be None, 'jacobi' or 'block_jacobi' for a Stack; got {M!r}")
     size = 1 if M == "jacobi" else getattr(stack._like, "block_size", None)
@@ -104,7 +104,8 @@ class Inverses:
         if beyond:
             own = xp.arange(size - beyond, size)
             blocks[:, -1, own, own] = 1
-        return preconditioners.inverses(blocks.reshape(-1, size, size), xp, raises=False).astype(operators.vector_dtype(stack.dtype))
+        inverse = preconditioners.inverses(blocks.reshape(-1, size, size), xp, raises=False)
+        return inverse.astype(operators.vector_dtype(stack.dtype))
 
     def of(self, i: int) -> Any:
         """That of element i, as :func:`.jacobi` and :func:`.block_jacobi` make it."""
@@ -117,7 +118,7 @@ class Inverses:
 def diagonal_blocks(stack: Stack, size: int) -> Any:
     """(batch, n_blocks, size, size) on the diagonals, on the current device; 0 where nothing is stored."""
     like, xp = stack._like, stack._target.xp
-    slots = _PLACES.of(like._structure, size, lambda: preconditioners.structure.block_diagonal_slots(like, size))
+    slots = _PLACES.of(like._structure, size, lambda: structure.block_diagonal_slots(like, size))
     if not like.nnz:
         return xp.zeros((len(stack), *slots.shape), stack.dtype)
     return xp.where(slots >= 0, stack._tables[:, slots], stack.dtype.type(0))
@@ -149,7 +150,7 @@ def system(stack: Stack, M: Any, b: Any, x0: Any, out: Any) -> Arguments:
             if x0.shape != shape:
                 raise ValueError(f"x0 must have b's shape, {shape}; got {x0.shape}")
             if x0.dtype.kind == "c" and dtype.kind != "c":
-                raise TypeError(f"x0 is complex ({x0.dtype}) and the systems are real ({dtype}). Use x0.real, or make b complex")
+                raise TypeError(f"x0 is complex ({x0.dtype}), the systems are real ({dtype}). Use x0.real, or make b complex")
             x[...] = x0
     return Arguments(matrix, M, b.T, x.T, device, x0 is not None)
 

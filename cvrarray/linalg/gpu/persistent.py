@@ -36,8 +36,8 @@ RESERVED = 4096  # bytes of shared memory for the kernels' own variables
 MANY_THREADS = 1024
 #: Of a stack's systems that have a block each: its threads, so few that a multiprocessor has registers for two.
 ALONE_THREADS = 256
-#: The others have so many blocks each that vectors take this part of shared memory, and the tables of those that are solved at the
-#: same time this part of L2.
+#: The others have so many blocks each that vectors take this part of shared memory, and the tables of those that are solved at
+#: the same time this part of L2.
 VECTORS_PART, TABLES_PART = 0.5, 0.6
 #: Blocks of the preconditioner that kernels are compiled for, if they are the matrix's; others' size is an argument.
 MOST_KNOWN = 8
