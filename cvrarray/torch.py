@@ -427,7 +427,7 @@ def multiply_stack(S: Stack, x: torch.Tensor) -> torch.Tensor:
 def stack(A: Any, V: torch.Tensor) -> Stack:
     """``A.stack(V)`` for a tensor, which products of the stack have gradients with respect to."""
     _check_home(A, V, "V")
-    made = A.stack(_view(V))
+    made: Stack = A.stack(_view(V))
     if V.requires_grad:
         made.of_tensor = (A, V), False
     return made

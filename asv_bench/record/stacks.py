@@ -16,7 +16,7 @@ import inspect
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -116,7 +116,7 @@ def seconds(work: Callable[[], Any], device: devices.Device, calls: int = 1) -> 
     return float(cuda.get_elapsed_time(start, stop)) / calls / 1e3
 
 
-def in_turns(works: dict[str, Callable[[], Any]], device: devices.Device, calls: int = 1) -> dict[str, float]:
+def in_turns(works: Mapping[str, Callable[[], Any]], device: devices.Device, calls: int = 1) -> dict[str, float]:
     """Median seconds of each, once all have run."""
     for work in works.values():
         work(), work()

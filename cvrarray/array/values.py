@@ -152,7 +152,7 @@ def renew_transpose(base: Any, transpose: Any) -> None:
 
 
 def sources_of_transpose(base: Any, transpose: Any) -> Sources:
-    """Where the value table of `base` goes in that of `transpose`, on the current device: found once and kept, 4 bytes a slot."""
+    """Where the value table of `base` goes in that of `transpose`, on the current device: kept, 4 bytes a slot."""
     known: Sources | None = transpose._structure.sources.get("transposed")
     if known is None:
         with base._target.aside():
