@@ -27,6 +27,8 @@ from .system import System
 
 #: What M may be.
 NAMED = ("jacobi", "block_jacobi")
+#: Systems, at most, on a GPU: a grid has no more rows of blocks.
+MOST = 65_535
 #: By a structure: where the blocks on the diagonal lie, for each size.
 _PLACES = Remembered()
 
@@ -136,6 +138,8 @@ def system(stack: Stack, M: Any, b: Any, x0: Any, out: Any) -> Arguments:
     shape = (matrix.batch, matrix.shape[0])
     with device.use():
         b = operators.dense_vector(b, "b", device)
+        if device.kind == "cuda" and shape[0] > MOST:
+            raise ValueError(f"a GPU solves at most {MOST:,} systems at a time; got {shape[0]:,}. Solve with S[:{MOST}], then others")
         if b.shape != shape:
             raise ValueError(f"b must have shape {shape}, a right-hand side for each element of the Stack; got {b.shape}")
         dtype = operators.vector_dtype(stack.dtype, b.dtype)
