@@ -139,7 +139,7 @@ def system(stack: Stack, M: Any, b: Any, x0: Any, out: Any) -> Arguments:
     with device.use():
         b = operators.dense_vector(b, "b", device)
         if device.kind == "cuda" and shape[0] > MOST:
-            raise ValueError(f"a GPU solves at most {MOST:,} systems at a time; got {shape[0]:,}. Solve with S[:{MOST}], then others")
+            raise ValueError(f"a GPU solves at most {MOST:,} systems at a time; got {shape[0]:,}. Solve with parts of S")
         if b.shape != shape:
             raise ValueError(f"b must have shape {shape}, a right-hand side for each element of the Stack; got {b.shape}")
         dtype = operators.vector_dtype(stack.dtype, b.dtype)
