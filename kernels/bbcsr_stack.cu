@@ -1,30 +1,28 @@
 // y = A @ x for a stack of BBCSR arrays: one structure, and a value table for each element.
 //
-// A thread block takes AT_A_TIME elements in turn for the same bins, so that columns come from memory once for all of them.
-// The terms of a row are added in the order of an array's own product, which the host asked for: see gpu/bbcsr.py.
+// A thread block takes some elements in turn for the same bins, so that columns come from memory once for all of them. The terms of a row are added in the order of an array's own product, which the host asked for: see gpu/bbcsr.py.
 
 #include "values.cuh"
 #include "bbcsr.cuh"
 #include "bbcsr_product.cuh"
 
-constexpr int AT_A_TIME = 8;  // elements of a thread block
-
 // how far an element's numbers are from those of the one before
 struct Elements {
     int64 count, values, x, y;
+    int64 in_turn;  // elements of a thread block
 
-    __device__ int64 first() const { return blockIdx.y * (int64)AT_A_TIME; }
-    __device__ int64 end() const { return min(count, first() + AT_A_TIME); }
+    __device__ int64 first() const { return blockIdx.y * in_turn; }
+    __device__ int64 end() const { return min(count, first() + in_turn); }
 };
 
 // bbcsr_stack_rows: rows of at most E single columns
 //
 // mapping   a thread a row; its columns stay in registers, its values and x are loaded together
-// traffic   slot: sizeof(A) bytes and x; row: sizeof(Y); for AT_A_TIME elements a slot's 2 or sizeof(I) bytes
+// traffic   slot: sizeof(A) bytes and x; row: sizeof(Y); for a block's elements a slot's 2 or sizeof(I) bytes
 // requires  an array's product adds slots in turn. PADS: with padding, as bbcsr_matvec; else without, as row_lanes_matvec
 // races     none: a thread owns a row
-template <class A, class Y, class I, int E, bool PADS, int THREADS>
-__global__ __launch_bounds__(THREADS) void bbcsr_stack_rows(const Bbcsr<A, I, uint8> m, const Elements of,
+template <class A, class Y, class I, int E, bool PADS, int THREADS, int BLOCKS, int U>
+__global__ __launch_bounds__(THREADS, BLOCKS) void bbcsr_stack_rows(const Bbcsr<A, I, uint8> m, const Elements of,
                                                             const Y* __restrict__ x, Y* __restrict__ y) {
     const int64 row = blockIdx.x * (int64)THREADS + threadIdx.x, bin = row / WARP;
     if (bin >= m.n_bins) return;
@@ -43,7 +41,7 @@ __global__ __launch_bounds__(THREADS) void bbcsr_stack_rows(const Bbcsr<A, I, ui
             }
         }
     }
-#pragma unroll 2
+#pragma unroll U
     for (int64 element = of.first(); element < of.end(); ++element) {
         const Opened<A> data = own.data + element * of.values;
         const Y* const from = x + element * of.x;

@@ -16,7 +16,7 @@ from . import bbcsr_matmat, bbcsr_rows, distinct, left_in_l2, plan, prefix, row_
 from .bbcsr_lengths import Lengths
 from .bbcsr_tables import BLOCK, as_struct, is_wide, mean_blocks, n_slots, threads
 from .captures import synchronize
-from .compiler import LONG_ROWS_OF_X, PRODUCTS, ROWS_OF_X, STORED, Kernel, constant
+from .compiler import LONG_ROWS_OF_X, PRODUCTS, ROWS_OF_X, STORED, Kernel
 from .launches import MOST_IN_Y, argument, blocks, in_columns, scaling, struct
 from .look import Look, host
 from .memory import leading, together
@@ -28,8 +28,9 @@ THREADS_OF_RUNS = 256  # that share a bin of long rows
 LONG, LONG_RUN = 16, 40
 #: Threads of a block whose multiprocessor has as many neighbouring bins as possible: they mostly need the same sectors of x.
 THREADS_NEAR = 512
-#: Of a stack: threads of a block that has a row each, and elements that it takes in turn.
-THREADS_OF_ROWS, AT_A_TIME = 128, constant("bbcsr_stack.cu", "AT_A_TIME")
+#: Of a stack: elements that a block of threads takes in turn; and where a thread has a row, threads of a block, blocks of a
+#: multiprocessor at least, and elements whose loads are under way together.
+IN_TURN, THREADS_OF_ROWS, BLOCKS_OF_ROWS, TOGETHER = 8, 128, 1, 2
 
 
 class Layout(NamedTuple):
@@ -125,7 +126,9 @@ STACK_ROWS = Kernel(
         for dtypes in PRODUCTS
         for how in (("int32", 7, True), ("int32", short_rows.WIDEST, False), ("int64", 5, True))
     ],
-    lambda value, product, index, slots, pads: (value, product, index, slots, pads, THREADS_OF_ROWS),
+    lambda value, product, index, slots, pads: (
+        value, product, index, slots, pads, THREADS_OF_ROWS, BLOCKS_OF_ROWS, TOGETHER,
+    ),
 )
 STACK = Kernel(
     "bbcsr_stack",
@@ -286,15 +289,14 @@ def product_stack(tables: BBCSRTables, values: cupy.ndarray, dtype: np.dtype) ->
         multiply = STACK(values.dtype, dtype, index, t.block_size, in_flight, sharers, t.present is not None)
         n_threads = threads(sharers)
         n_blocks = -(-t.col_base.size * sharers * WARP // n_threads)
-    groups, ((n_rows, n_cols), apart) = -(-count // AT_A_TIME), (t.shape, values.shape[1])
+    in_turn, ((n_rows, n_cols), apart) = IN_TURN, (t.shape, values.shape[1])
 
     def run(x: cupy.ndarray, y: cupy.ndarray) -> None:
-        for first in range(0, groups, MOST_IN_Y):  # a launch, but for hundreds of thousands of elements
-            begin = first * AT_A_TIME
-            left, x_apart = min(count - begin, MOST_IN_Y * AT_A_TIME), n_cols if x.ndim > 1 else 0
-            of = struct(left, apart, x_apart, n_rows)
+        for begin in range(0, count, MOST_IN_Y * in_turn):  # a launch, but for hundreds of thousands of elements
+            left, x_apart = min(count - begin, MOST_IN_Y * in_turn), n_cols if x.ndim > 1 else 0
+            of = struct(left, apart, x_apart, n_rows, in_turn)
             here = bins if not begin else as_struct(t._replace(data=values[begin]))
-            grid = n_blocks, -(-left // AT_A_TIME)
+            grid = n_blocks, -(-left // in_turn)
             multiply(grid, (n_threads,), (here, of, x[begin:] if x.ndim > 1 else x, y[begin:]))
 
     return run

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..array import encoding, structure
 from ..array.stack import Stack
+from ..bbcsr import BBCSRArray
 from ..core.remembered import Remembered
 from . import operators, preconditioners, solution
 from .arguments import Arguments
@@ -27,20 +28,38 @@ from .system import System
 
 #: What M may be.
 NAMED = ("jacobi", "block_jacobi")
+#: By a stack: the same values in bins, for kernels that solve many systems at the same time.
+_IN_BINS = Remembered()
+#: Slots that bins may have for each nonzero of such a matrix, unless it has few bins.
+MOST_PADDED, FEW_BINS = 2.0, 8
 #: Systems, at most, on a GPU: a grid has no more rows of blocks.
 MOST = 65_535
 #: By a structure: where the blocks on the diagonal lie, for each size.
 _PLACES = Remembered()
 
 
+def in_bins(stack: Stack) -> Stack:
+    """The stack of BBCSR that a GPU solves with: itself, or of a CVR with rows of about one length the same matrices."""
+
+    def converted() -> Stack:
+        csr = stack._like._canonical_csr()
+        ones = stack._target.xp.ones(csr.indices.size)
+        array = BBCSRArray((ones, csr.indices, csr.indptr), shape=csr.shape, block_size=1, values="plain")
+        return array.stack(stack.data) if array.fill_ratio <= MOST_PADDED or array.n_bins <= FEW_BINS else stack
+
+    if stack._target.kind == "cpu" or isinstance(stack._like, BBCSRArray) or not stack._like.nnz:
+        return stack
+    found: Stack = _IN_BINS.of(stack, "bins", converted)
+    return found
+
+
 class Columns(Operator):
     """A stack as the operator on columns (n, batch), each of which has a matrix of its own."""
 
     def __init__(self, stack: Stack) -> None:
-        batch, n, _ = stack.shape
-        operators.check_square(stack.shape[1:])
+        n = stack.shape[1]
         super().__init__((n, n), stack.dtype, self._refused, self._multiplied)
-        self.stack, self.batch, self.nbytes = stack, batch, stack.nbytes
+        self.stack, self.nbytes = stack, stack.nbytes
 
     def _refused(self, x: Any, out: Any) -> None:
         raise TypeError("a stack multiplies a column for each of its elements")
@@ -134,9 +153,10 @@ def system(stack: Stack, M: Any, b: Any, x0: Any, out: Any) -> Arguments:
     TypeError, ValueError
         As :func:`.arguments.system`.
     """
-    device, matrix = stack._target, Columns(stack)
-    shape = (matrix.batch, matrix.shape[0])
+    device = stack._target
+    shape = (len(stack), operators.check_square(stack.shape[1:]))
     with device.use():
+        matrix = Columns(in_bins(stack))
         b = operators.dense_vector(b, "b", device)
         if device.kind == "cuda" and shape[0] > MOST:
             raise ValueError(f"a GPU solves at most {MOST:,} systems at a time; got {shape[0]:,}. Solve with parts of S")

@@ -34,8 +34,8 @@ BIN = 40  # bytes of the kernel's struct OwnBin, at most
 RESERVED = 4096  # bytes of shared memory for the kernels' own variables
 #: Threads of a block for single columns where there are enough bins, as their rows need few registers.
 MANY_THREADS = 1024
-#: Of a stack's systems that have a block each: its threads, so few that a multiprocessor has registers for two.
-ALONE_THREADS = 256
+#: Of a stack's systems that have a block each: its threads, and blocks that a multiprocessor has shared memory for.
+ALONE_THREADS, ALONE_BLOCKS = 256, 2
 #: The others have so many blocks each that vectors take this part of shared memory, and the tables of those that are solved at
 #: the same time this part of L2.
 VECTORS_PART, TABLES_PART = 0.5, 0.6
@@ -238,7 +238,7 @@ def _of_bbcsr(
         threads, sharers = partition.workers(bins, bbcsr_tables.mean_blocks(t), unroll, itemsize)
         if t.block_size == 1 and itemsize <= 8 and bins >= MANY_THREADS // WARP:
             threads = MANY_THREADS
-    memory = SharedMemory(distinct.shared_bytes(t.distinct), bins, 2 if is_alone else 1)
+    memory = SharedMemory(distinct.shared_bytes(t.distinct), bins, ALONE_BLOCKS if is_alone else 1)
     rows = int(np.diff(part.first_row).max())
     places = memory.place_vectors(rows, state, kind, sharers)
     of_tables, of_vector = _table_bytes(t, part, pointer), rows * itemsize + 16
