@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -96,6 +99,16 @@ def test_parts_of_a_stack(build, device):
     element = S[0]
     element.with_values(put(V[1], device), out=element)  # which has values of its own
     assert np.array_equal(get(S.data), before)
+
+
+def test_copies_and_devices(device):
+    csr = zoo.integers("rows_of_mixed_length", np.float64)
+    S, x = BBCSRArray(csr, block_size=1, device=device).stack(put(values_of(3, csr.nnz, "float64"), device)), csr.shape[1]
+    expected = get(S @ put(np.ones(x), device))
+    for other in (pickle.loads(pickle.dumps(S)), copy.deepcopy(S), S.to_device("cpu"), S.to_device("cpu").to_device(device)):
+        assert_same_bits(other.data, put(get(S.data), other.device))
+        assert np.allclose(get(other @ put(np.ones(x), other.device)), expected)
+    assert S.to_device(device) is S
 
 
 def test_of_a_transposed_view(device):

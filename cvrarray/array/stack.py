@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core import extensions
+from ..core import devices, extensions
 from ..core.tables import Sources
 from ..input import coercion
 from . import encoding, products, values
@@ -39,8 +39,8 @@ class Stack:
     Element i of a product has the bits of ``A.with_values(V[i]) @ x``, whatever the other elements are. A stack is immutable.
 
     Memory: a value table for each element, and the structure once. On a GPU products of vectors with BBCSR are one launch for
-    all elements. With CVR, on a CPU, and with matrices, the elements' own products run in turn; on a GPU small elements of CVR
-    have a copy of their values for that.
+    all elements; so are those with a small CVR whose rows are short and of about one length, by a copy of the values. Else,
+    on a CPU, and with matrices, the elements' own products run in turn.
 
     Examples
     --------
@@ -131,7 +131,7 @@ class Stack:
                 tables = self._tables[key]
                 if not len(tables):
                     raise ValueError(f"a slice must leave an element of {len(self)}; got {key}")
-                return Stack(self._like, encoding.copied(tables.reshape(-1), self._target).reshape(tables.shape))
+                return _of(self._like, tables)
             try:
                 i = operator.index(key)
             except TypeError:
@@ -142,6 +142,14 @@ class Stack:
 
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
+
+    def to_device(self, device: Any) -> Stack:
+        """The stack on another device, or itself where it is there."""
+        device = devices.parse(device)
+        return self if device == self._target else _of(self._like.to_device(device), self._tables)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _of, (self._like, self._tables)
 
     def __bool__(self) -> bool:
         raise ValueError("the truth of a Stack is that of many entries. Use len(S), or S[i].any()")
@@ -250,6 +258,11 @@ class Stack:
             with self._target.use():
                 self._elements = [self._like._with_table(table[: self._n_slots]) for table in self._tables]
         return self._elements
+
+
+def _of(like: Any, tables: Any) -> Stack:
+    """A stack of the structure of `like`, on its device, with copies of these value tables."""
+    return Stack(like, encoding.copied(tables.reshape(-1), like._target).reshape(tables.shape))
 
 
 def stack(array: Any, V: Any) -> Stack:
