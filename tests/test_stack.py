@@ -267,7 +267,9 @@ def test_cg(build, m, dtype, M, device):
             assert_same_bits(x[i], linalg.cg(S[i], b[i], rtol=rtol, M=M)[0])
 
 
-@pytest.mark.parametrize(("m", "batch"), [pytest.param(70, 3, marks=pytest.mark.small), (30, 300), (70, 20), (200, 9), (330, 5)])
+@pytest.mark.parametrize(
+    ("m", "batch"), [pytest.param(70, 3, marks=pytest.mark.small), (30, 300), (70, 20), (200, 9), (330, 5)]
+)
 @pytest.mark.parametrize("M", [None, "jacobi"])
 def test_cg_of_systems_of_every_size(m, batch, M, gpu):
     """A block a system, several, and more than a device has at once; each has the bits of every other batch."""

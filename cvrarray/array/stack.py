@@ -36,7 +36,8 @@ class Stack:
 
     Notes
     -----
-    Element i of a product has the bits of ``A.with_values(V[i]) @ x``, whatever the other elements are. A stack is immutable.
+    Element i of a product has the bits of ``A.with_values(V[i]) @ x``, whatever the other elements are; with matrices on a GPU
+    where both begin alike in memory, as :meth:`cvrarray.CVRArray.matmat` says. A stack is immutable.
 
     Memory: a value table for each element, and the structure once. On a GPU products of vectors with BBCSR are one launch for
     all elements; so are those with a small CVR whose rows are short and of about one length, by a copy of the values. Else,
@@ -228,8 +229,7 @@ class Stack:
                 raise ValueError(f"out must be contiguous, of shape {shape} and dtype {work}; got {out.shape} and {out.dtype}")
             y = target.xp.empty(shape, work) if out is None else out
             if y.size:
-                x = target.xp.ascontiguousarray(x, dtype=work)
-                self._prepared("product" if x.ndim < 3 else "product_matrix", work)(x, y)
+                self._prepared("product" if x.ndim < 3 else "product_matrix", work)(products.cast(target, x, work), y)
             return y if work == dtype or out is not None else coercion.narrowed(y, dtype)
 
     def _prepared(self, kind: str, dtype: np.dtype) -> Callable[[Any, Any], None]:

@@ -127,7 +127,14 @@ STACK_ROWS = Kernel(
         for how in (("int32", 7, True), ("int32", short_rows.WIDEST, False), ("int64", 5, True))
     ],
     lambda value, product, index, slots, pads: (
-        value, product, index, slots, pads, THREADS_OF_ROWS, BLOCKS_OF_ROWS, TOGETHER,
+        value,
+        product,
+        index,
+        slots,
+        pads,
+        THREADS_OF_ROWS,
+        BLOCKS_OF_ROWS,
+        TOGETHER,
     ),
 )
 STACK = Kernel(
