@@ -21,7 +21,7 @@ struct Elements {
 // traffic   slot: sizeof(A) bytes and x; row: sizeof(Y); for a block's elements a slot's 2 or sizeof(I) bytes
 // requires  an array's product adds slots in turn. PADS: with padding, as bbcsr_matvec; else without, as row_lanes_matvec
 // races     none: a thread owns a row
-template <class A, class Y, class I, int E, bool PADS, int THREADS, int BLOCKS, int U>
+template <class A, class Y, class I, int E, bool PADS, int THREADS, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void bbcsr_stack_rows(const Bbcsr<A, I, uint8> m, const Elements of,
                                                             const Y* __restrict__ x, Y* __restrict__ y) {
     const int64 row = blockIdx.x * (int64)THREADS + threadIdx.x, bin = row / WARP;
@@ -41,7 +41,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void bbcsr_stack_rows(const Bbcsr<
             }
         }
     }
-#pragma unroll U
+#pragma unroll 1
     for (int64 element = of.first(); element < of.end(); ++element) {
         const Opened<A> data = own.data + element * of.values;
         const Y* const from = x + element * of.x;

@@ -188,7 +188,7 @@ struct BlockProduct {
 // races     of p: see cg_iterations.cuh; all else is a block's own
 template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS, bool STREAM,
           bool MARKED, int SIZE>
-__global__ __launch_bounds__(THREADS, 1) void cg_bbcsr(const Bbcsr<A, I, M> m, const int64* first_row, const Vectors<Y> v,
+__global__ __launch_bounds__(THREADS, THREADS > 256 ? 1 : 2) void cg_bbcsr(const Bbcsr<A, I, M> m, const int64* first_row, const Vectors<Y> v,
                                                        Column* column, uint64* words, int64 count) {
     extern __shared__ uint4 memory[];
     char* const shared = reinterpret_cast<char*>(memory);

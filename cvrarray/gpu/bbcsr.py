@@ -28,9 +28,9 @@ THREADS_OF_RUNS = 256  # that share a bin of long rows
 LONG, LONG_RUN = 16, 40
 #: Threads of a block whose multiprocessor has as many neighbouring bins as possible: they mostly need the same sectors of x.
 THREADS_NEAR = 512
-#: Of a stack: elements that a block of threads takes in turn; and where a thread has a row, threads of a block, blocks of a
-#: multiprocessor at least, and elements whose loads are under way together.
-IN_TURN, THREADS_OF_ROWS, BLOCKS_OF_ROWS, TOGETHER = 8, 128, 1, 2
+#: Of a stack: elements that a block of threads takes in turn where not all blocks are on the device at once; threads of a block
+#: that has a row each.
+IN_TURN, THREADS_OF_ROWS = 8, 128
 
 
 class Layout(NamedTuple):
@@ -60,6 +60,14 @@ def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
     if block_size == 1:
         return narrow, (4 if is_far else 8 if itemsize <= 4 else 6 if itemsize <= 8 else 4)
     return narrow, narrow
+
+
+def blocks_of_rows(slots: int, dtype: np.dtype) -> int:
+    """Of a stack: blocks of a multiprocessor, at least, where a thread has registers for the columns, values and x of a row."""
+    n_bytes = slots * dtype.itemsize
+    if n_bytes <= 64:
+        return 12 if slots <= 8 and dtype.kind != "c" else 6
+    return 3 if n_bytes <= 128 else 1
 
 
 def group(block_size: int) -> int:
@@ -127,16 +135,9 @@ STACK_ROWS = Kernel(
         for how in (("int32", 7, True), ("int32", short_rows.WIDEST, False), ("int64", 5, True))
     ],
     lambda value, product, index, slots, pads: (
-        value,
-        product,
-        index,
-        slots,
-        pads,
-        THREADS_OF_ROWS,
-        BLOCKS_OF_ROWS,
-        TOGETHER,
+        value, product, index, slots, pads, THREADS_OF_ROWS, blocks_of_rows(slots, product),
     ),
-)
+)  # fmt: skip
 STACK = Kernel(
     "bbcsr_stack",
     "bbcsr_stack",
@@ -290,13 +291,17 @@ def product_stack(tables: BBCSRTables, values: cupy.ndarray, dtype: np.dtype) ->
         longest = int(Lengths(t).most)
     if 0 < longest <= short_rows.WIDEST:
         multiply = STACK_ROWS(values.dtype, dtype, index, longest, not is_even)
-        n_threads, n_blocks = THREADS_OF_ROWS, -(-t.col_base.size * WARP // THREADS_OF_ROWS)
+        n_threads, at_once = THREADS_OF_ROWS, blocks_of_rows(longest, dtype) * processors()
+        n_blocks = -(-t.col_base.size * WARP // THREADS_OF_ROWS)
     else:
         in_flight = next(iter(layouts(t, dtype).values())).in_flight
         multiply = STACK(values.dtype, dtype, index, t.block_size, in_flight, sharers, t.present is not None)
         n_threads = threads(sharers)
+        at_once = sharing.warps_at_once(t.block_size, dtype.itemsize) * WARP * processors() // n_threads
         n_blocks = -(-t.col_base.size * sharers * WARP // n_threads)
-    in_turn, ((n_rows, n_cols), apart) = IN_TURN, (t.shape, values.shape[1])
+    groups = at_once // n_blocks  # of elements, whose blocks are all on the device at once
+    in_turn = -(-count // groups) if groups > 1 else IN_TURN
+    (n_rows, n_cols), apart = t.shape, values.shape[1]
 
     def run(x: cupy.ndarray, y: cupy.ndarray) -> None:
         for begin in range(0, count, MOST_IN_Y * in_turn):  # a launch, but for hundreds of thousands of elements

@@ -34,15 +34,23 @@ BIN = 40  # bytes of the kernel's struct OwnBin, at most
 RESERVED = 4096  # bytes of shared memory for the kernels' own variables
 #: Threads of a block for single columns where there are enough bins, as their rows need few registers.
 MANY_THREADS = 1024
-#: Of a stack's systems that have a block each: its threads, and blocks that a multiprocessor has shared memory for.
-ALONE_THREADS, ALONE_BLOCKS = 256, 2
+#: Of a stack's systems that have a block each: its threads, blocks that a multiprocessor has room for, bytes of shared memory
+#: for a kernel's own variables, and single columns that are in flight.
+ALONE_THREADS, ALONE_BLOCKS, ALONE_RESERVED, ALONE_IN_FLIGHT = 256, 2, 2048, 8
 #: The others have so many blocks each that vectors take this part of shared memory, and the tables of those that are solved at
 #: the same time this part of L2.
-VECTORS_PART, TABLES_PART = 0.5, 0.6
+VECTORS_PART, TABLES_PART = 0.9, 0.6
 #: Blocks of the preconditioner that kernels are compiled for, if they are the matrix's; others' size is an argument.
 MOST_KNOWN = 8
 #: Tables that come from L2 take at most this part of it; larger ones are streamed past it.
 IN_CACHE = 0.8
+
+
+def _unroll(size: int, itemsize: int, is_far: bool, threads: int) -> tuple[int, int]:
+    """Blocks in flight in a narrow and in a wide bin."""
+    narrow, wide = bbcsr.unroll(size, itemsize, is_far)
+    return (max(narrow, ALONE_IN_FLIGHT) if threads == ALONE_THREADS and size == 1 and itemsize <= 8 else narrow), wide
+
 
 ROUNDED = [pair for pair in STORED if np.dtype(pair[1]).kind in "fc"]
 BBCSR = Kernel(
@@ -59,7 +67,7 @@ BBCSR = Kernel(
         )
     ],
     lambda value, product, index, size, far, sharers, holes, threads, streams, is_marked, known_size: (
-        value, product, index, mask_dtype(size), size, *bbcsr.unroll(size, product.itemsize, far), holes, sharers,
+        value, product, index, mask_dtype(size), size, *_unroll(size, product.itemsize, far, threads), holes, sharers,
         threads, streams, is_marked, known_size,
     ),
 )  # fmt: skip
@@ -102,7 +110,7 @@ class SharedMemory:
 
     def __init__(self, reserved: int, bins: int = 0, blocks: int = 1) -> None:
         most = attribute("MaxSharedMemoryPerBlockOptin") // blocks  # of a multiprocessor
-        self.size, self.free = most - RESERVED - reserved, 0
+        self.size, self.free = most - (RESERVED if blocks == 1 else ALONE_RESERVED) - reserved, 0
         self.place(bins * BIN)
 
     def place(self, size: int) -> int:
@@ -113,7 +121,7 @@ class SharedMemory:
         self.free += size
         return self.free - size
 
-    def place_vectors(self, rows: int, state: State, kind: int, sharers: int | None) -> dict[str, int]:
+    def place_vectors(self, rows: int, state: State, kind: int, sharers: int | None, with_x: bool = True) -> dict[str, int]:
         """For a block's parts of the vectors, in the order of the traffic that each saves; s has a part for each
         sharer.
         """
@@ -121,7 +129,7 @@ class SharedMemory:
             "s": 0 if sharers is None else rows * sharers,
             "r": rows,
             "inverse": rows * int(state.block_size) if kind in (DIAGONAL, BLOCKS) else 0,
-            "x": rows,
+            "x": rows * with_x,
         }
         places = {name: self.place(count * state.x.itemsize) if count else -1 for name, count in wanted.items()}
         places["p"] = -1
@@ -240,10 +248,12 @@ def _of_bbcsr(
             threads = MANY_THREADS
     memory = SharedMemory(distinct.shared_bytes(t.distinct), bins, ALONE_BLOCKS if is_alone else 1)
     rows = int(np.diff(part.first_row).max())
-    places = memory.place_vectors(rows, state, kind, sharers)
+    places = memory.place_vectors(rows, state, kind, sharers, with_x=not is_alone)
     of_tables, of_vector = _table_bytes(t, part, pointer), rows * itemsize + 16
     if is_alone:
         places["p"], is_marked = memory.place(of_vector), False
+        if memory.free + of_tables + of_vector <= memory.size:  # x is read once an iteration, tables are gathered by
+            places["x"] = memory.place(of_vector)
     else:
         is_marked = memory.free + of_tables + of_vector <= memory.size and min(places["s"], places["x"]) >= 0
         if is_marked:  # few entries to gather: waiting for each is less than a barrier
