@@ -1,10 +1,19 @@
 // y = A @ x for a stack of BBCSR arrays: one structure, and a value table for each element.
 //
-// A thread block takes some elements in turn for the same bins, so that columns come from memory once for all of them. The terms of a row are added in the order of an array's own product, which the host asked for: see gpu/bbcsr.py.
+// A thread block takes some elements in turn for the same bins, so that columns come from memory once for all of them. The
+// terms of a row are added in the order of an array's own product, which the host asked for: see gpu/bbcsr.py.
 
 #include "values.cuh"
 #include "bbcsr.cuh"
 #include "bbcsr_product.cuh"
+
+#if __CUDA_ARCH__ == 750
+constexpr int MOST_THREADS = 1024;  // of a multiprocessor
+#else
+constexpr int MOST_THREADS = 1536;  // at least
+#endif
+template <int BLOCKS, int THREADS>
+constexpr int FITTING = BLOCKS * THREADS > MOST_THREADS ? MOST_THREADS / THREADS : BLOCKS;
 
 // how far an element's numbers are from those of the one before
 struct Elements {
@@ -22,8 +31,10 @@ struct Elements {
 // requires  an array's product adds slots in turn. PADS: with padding, as bbcsr_matvec; else without, as row_lanes_matvec
 // races     none: a thread owns a row
 template <class A, class Y, class I, int E, bool PADS, int THREADS, int BLOCKS>
-__global__ __launch_bounds__(THREADS, BLOCKS) void bbcsr_stack_rows(const Bbcsr<A, I, uint8> m, const Elements of,
-                                                            const Y* __restrict__ x, Y* __restrict__ y) {
+__global__ __launch_bounds__(THREADS, FITTING<BLOCKS, THREADS>) void bbcsr_stack_rows(const Bbcsr<A, I, uint8> m,
+                                                                                      const Elements of,
+                                                                                      const Y* __restrict__ x,
+                                                                                      Y* __restrict__ y) {
     const int64 row = blockIdx.x * (int64)THREADS + threadIdx.x, bin = row / WARP;
     if (bin >= m.n_bins) return;
     const Opened<A>& values = m.data.opened();
