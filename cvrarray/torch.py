@@ -413,6 +413,7 @@ def _external(cuda: Any, stream: int, index: int) -> Any:
 # --------------------------------------------------------------------------------------------------------------- stacks
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def multiply_stack(S: Stack, x: torch.Tensor) -> torch.Tensor:
     """``S @ x`` with gradients with respect to x, and to the tensor of values that S was made of."""
     _check_home(S, x, "x")
@@ -424,6 +425,7 @@ def multiply_stack(S: Stack, x: torch.Tensor) -> torch.Tensor:
     return product
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def stack(A: Any, V: torch.Tensor) -> Stack:
     """``A.stack(V)`` for a tensor, which products of the stack have gradients with respect to."""
     _check_home(A, V, "V")
@@ -433,6 +435,7 @@ def stack(A: Any, V: torch.Tensor) -> Stack:
     return made
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def solve_stack(
     A: Any,
     b: torch.Tensor,

@@ -81,6 +81,19 @@ def test_gradients_of_solves(build, dtype, M, device):
     assert torch.autograd.gradgradcheck(solve, (b, V), atol=1e-5, fast_mode=True)
 
 
+def test_compiled_code_calls_them(device):
+    A = cvrarray.CVRArray(DENSE, device=device)
+    V = torch.as_tensor(A.to_device("cpu").tocsr().data).to(device).expand(3, -1).clone().requires_grad_()
+    x = random(3, 4, dtype=torch.float64, device=device)
+
+    def work(V, x):
+        return (A.stack(V * 2) @ x).sum() + cvrarray.torch.solve_stack(A, x, V).sum()
+
+    (expected,) = torch.autograd.grad(work(V, x), V)
+    (found,) = torch.autograd.grad(torch.compile(work, backend="eager")(V, x), V)
+    assert torch.equal(found, expected)
+
+
 def test_values_need_not_be_contiguous(device):
     A = cvrarray.CVRArray(DENSE, device=device)
     V = random(A.nnz, 3, dtype=torch.float32, device=device)
