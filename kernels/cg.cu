@@ -13,6 +13,8 @@
 // Only the block that adds the blocks' sums, when all are there, writes a column's state.
 //
 // A column that has ended has alpha 0, from the next cg_curvature on, and its vectors stay as they are.
+//
+// STACK: each column is a system of its own, as StackShape has them
 
 #include "vectors.cuh"
 #include "cg.cuh"
@@ -20,8 +22,8 @@
 
 // The entry of z = M r at (row, column), for `r` of this thread's, and the sums of r @ z and r @ r. All threads of the
 // block must call it; `is_here` where there is such an entry.
-template <int P, class Y>
-__device__ Y weigh(const Shape& shape, const Y* inverse, int size, int64 row, bool is_here, Y r, Y* z, double (&sums)[2]) {
+template <int P, class SHAPE, class Y>
+__device__ Y weigh(const SHAPE& shape, const Y* inverse, int size, int64 row, bool is_here, Y r, Y* z, double (&sums)[2]) {
     Y entry = r;
     if constexpr (P == BLOCKS) {  // a thread block has whole blocks of M
         extern __shared__ uint4 memory[];
@@ -61,8 +63,8 @@ __device__ Y residual(W b, W q, const double* scale, int64 column) {
 //
 // traffic   5 vectors, with a diagonal M
 // requires  q = A x
-template <class W, class Y, int P>
-__global__ __launch_bounds__(THREADS) void cg_residual(const Shape shape, const Partials partials, Column* column,
+template <class W, class Y, int P, bool STACK>
+__global__ __launch_bounds__(THREADS) void cg_residual(const typename Shapes<STACK>::Of shape, const Partials partials, Column* column,
                                                        const Y* __restrict__ inverse, int size, const W* __restrict__ b,
                                                        const W* __restrict__ q, Y* __restrict__ r, Y* __restrict__ z,
                                                        Y* __restrict__ p, const double* scale, const double* tolerance,
@@ -118,8 +120,8 @@ __global__ __launch_bounds__(THREADS) void cg_collect(const Shape shape, const d
 // cg_curvature: alpha
 //
 // traffic   2 vectors
-template <class Y>
-__global__ __launch_bounds__(THREADS) void cg_curvature(const Shape shape, const Partials partials, Column* column,
+template <class Y, bool STACK>
+__global__ __launch_bounds__(THREADS) void cg_curvature(const typename Shapes<STACK>::Of shape, const Partials partials, Column* column,
                                                         const Y* __restrict__ p, const Y* __restrict__ q) {
     const int64 j = shape.column();
     const bool active = shape.has_column() && column[j].reason == RUNNING;
@@ -133,8 +135,8 @@ __global__ __launch_bounds__(THREADS) void cg_curvature(const Shape shape, const
 // cg_step: r -= alpha q, then z, beta, and whether the column has ended
 //
 // traffic   4 vectors, with a diagonal M
-template <class Y, int P>
-__global__ __launch_bounds__(THREADS) void cg_step(const Shape shape, const Partials partials, Column* column,
+template <class Y, int P, bool STACK>
+__global__ __launch_bounds__(THREADS) void cg_step(const typename Shapes<STACK>::Of shape, const Partials partials, Column* column,
                                                    const Y* __restrict__ inverse, int size, const Y* __restrict__ q,
                                                    Y* __restrict__ r, Y* __restrict__ z, double* history) {
     const int64 j = shape.column();
@@ -160,8 +162,8 @@ __global__ __launch_bounds__(THREADS) void cg_step(const Shape shape, const Part
 // cg_weigh: r @ z for z = M r by others, and beta; p += z for columns that begin
 //
 // traffic   2 vectors
-template <class Y>
-__global__ __launch_bounds__(THREADS) void cg_weigh(const Shape shape, const Partials partials, Column* column,
+template <class Y, bool STACK>
+__global__ __launch_bounds__(THREADS) void cg_weigh(const typename Shapes<STACK>::Of shape, const Partials partials, Column* column,
                                                     const Y* __restrict__ r, const Y* __restrict__ z, Y* __restrict__ p) {
     const int64 j = shape.column();
     const bool begins = shape.has_column() && column[j].reason == START;
@@ -183,8 +185,8 @@ __global__ __launch_bounds__(THREADS) void cg_weigh(const Shape shape, const Par
 // cg_turn: x += alpha p, p = z + beta p
 //
 // traffic   6 vectors, with a diagonal M
-template <class Y, int P>
-__global__ __launch_bounds__(THREADS) void cg_turn(const Shape shape, const Column* __restrict__ column,
+template <class Y, int P, bool STACK>
+__global__ __launch_bounds__(THREADS) void cg_turn(const typename Shapes<STACK>::Of shape, const Column* __restrict__ column,
                                                    const Y* __restrict__ inverse, const Y* __restrict__ r,
                                                    const Y* __restrict__ z, Y* __restrict__ x, Y* __restrict__ p) {
     if (!shape.has_column()) return;

@@ -1,5 +1,5 @@
 // Blocks of a cooperative kernel wait for each other, and add numbers up. All blocks must be on the device at the same
-// time. Blocks are those of one blockIdx.y; one alone waits for nobody.
+// time.
 //
 // Each block stores into words of its own, and every block reads those of all: a store and a load, where a counter
 // would take an atomic, a load of the counter and a load of the sums. Numbers say themselves of which round they are,
@@ -90,7 +90,8 @@ __device__ inline double awaited_share(const double* stored, int count, uint32 m
 
 // ------------------------------------------------------------------------------------------------- sums and barriers
 
-template <int MOST, int THREADS>
+// ALONE: a block waits for nobody
+template <int MOST, int THREADS, bool ALONE = false>
 struct Exchange {
     static constexpr int WARPS = THREADS / WARP, AT_ONCE = 6;  // words that a lane asks for before it looks at one
 
@@ -113,7 +114,7 @@ struct Exchange {
     template <class F>
     __device__ void barrier(F meanwhile) {
         __syncthreads();
-        if (gridDim.x == 1) {
+        if constexpr (ALONE) {
             meanwhile();
             __syncthreads();
             return;
@@ -167,19 +168,19 @@ struct Exchange {
     __device__ void sum() {
         __syncthreads();
         const int lane = lane_id();
+        if constexpr (ALONE) {
+            for (int i = threadIdx.x / WARP; i < MOST; i += WARPS) {
+                const double sum = warp_sum(lane < WARPS ? shared.of_warps[i][lane] : 0.);
+                if (lane == 0) shared.total[i] = sum;
+            }
+            __syncthreads();
+            return;
+        }
         const uint32 mark = n_sums >> 1 & 1;
         double* const round = numbers + (n_sums & 1) * (int64)MOST * gridDim.x;
         for (int i = threadIdx.x / WARP; i < MOST; i += WARPS) {
             const double sum = warp_sum(lane < WARPS ? shared.of_warps[i][lane] : 0.);
-            if (gridDim.x == 1) {
-                if (lane == 0) shared.total[i] = marked(sum, 0);
-            } else if (lane == 0) {
-                tell(round + i * (int64)gridDim.x + blockIdx.x, marked(sum, mark));
-            }
-        }
-        if (gridDim.x == 1) {
-            __syncthreads();
-            return;
+            if (lane == 0) tell(round + i * (int64)gridDim.x + blockIdx.x, marked(sum, mark));
         }
         if (threadIdx.x / WARP < MOST) pause(FIRST_LOOK);
         for (int i = threadIdx.x / WARP; i < MOST; i += WARPS) {

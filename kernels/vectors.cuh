@@ -1,5 +1,4 @@
-// Vectors (n, k), laid out over threads, and sums of columns over them: in C order, or those of a stack's systems, one after the
-// other, of which each is a column.
+// Vectors (n, k) in C order, laid out over threads, and sums of columns over them.
 //
 // A block has `rows` rows of `columns` columns; blockIdx.y is the tile of columns. Sums have a fixed order: each
 // thread's rows, a tree over the block's threads, and in the last block to finish the blocks' sums in the same way. So
@@ -10,16 +9,32 @@ constexpr int THREADS = 256;
 struct Shape {
     int64 n, k;
     int rows, columns;  // of a block
-    int64 step, apart;  // from a row's entry to the next row's, and from a column's to the next column's
-    int64 inverse_apart;  // rows of the preconditioner from a column's to the next one's: 0 where all have the same
 
     __device__ int row_of_thread() const { return threadIdx.x / columns; }
     __device__ int64 column() const { return blockIdx.y * (int64)columns + threadIdx.x % columns; }
     __device__ bool has_column() const { return row_of_thread() < rows && column() < k; }
     __device__ int64 first_row() const { return blockIdx.x * (int64)rows + row_of_thread(); }
-    __device__ int64 at(int64 row) const { return row * step + column() * apart; }
-    __device__ int64 inverse_row(int64 row) const { return row + column() * inverse_apart; }
     __device__ int64 stride() const { return gridDim.x * (int64)rows; }
+    // where a row's entry is, and the preconditioner's row
+    __device__ int64 at(int64 row) const { return row * k + column(); }
+    __device__ int64 inverse_row(int64 row) const { return row; }
+};
+
+// The same of a stack's systems, of which each is a column: one after the other, each with a preconditioner of its own.
+struct StackShape : Shape {
+    int64 inverse_rows;  // of a system's preconditioner
+
+    __device__ int64 at(int64 row) const { return row + column() * n; }
+    __device__ int64 inverse_row(int64 row) const { return row + column() * inverse_rows; }
+};
+
+template <bool STACK>
+struct Shapes {
+    typedef Shape Of;
+};
+template <>
+struct Shapes<true> {
+    typedef StackShape Of;
 };
 
 // Memory for sums over blocks.
@@ -85,8 +100,8 @@ __device__ bool grid_sums(const Shape& shape, const Partials& partials, double (
 
 // The same, of what `add(row, at)` adds to `value` for each of this thread's rows, whose entry is at place `at`, U rows at
 // a time. A column that is not `active` has none.
-template <int U, int N, class F>
-__device__ bool sums_of_rows(const Shape& shape, const Partials& partials, bool active, double (&value)[N], F add) {
+template <int U, int N, class SHAPE, class F>
+__device__ bool sums_of_rows(const SHAPE& shape, const Partials& partials, bool active, double (&value)[N], F add) {
     if (active)
 #pragma unroll U
         for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) add(row, shape.at(row));

@@ -33,17 +33,18 @@ from cvrarray.linalg.operators import multiply
 from cvrarray.linalg.solution import Outcome
 from cvrarray.linalg.system import System, apply
 
-EACH_KIND = [(dtype, kind) for (dtype,) in VECTORS for kind in KINDS]
-#: Dtypes of b and of the vectors, and kind.
+EACH_KIND = [(dtype, kind, is_stack) for (dtype,) in VECTORS for kind in KINDS for is_stack in (False, True)]
+#: Dtypes of b and of the vectors, kind, and whether each column is a system of a stack.
 RESIDUAL = Kernel(
     "cg",
     "cg_residual",
-    [(dtype, dtype, kind) for dtype, kind in EACH_KIND]
-    + [(wide, dtype, kind) for wide, dtype in (("float64", "float32"), ("complex128", "complex64")) for kind in KINDS],
+    [(dtype, dtype, kind, is_stack) for dtype, kind, is_stack in EACH_KIND]
+    + [(wide, dtype, kind, False) for wide, dtype in (("float64", "float32"), ("complex128", "complex64")) for kind in KINDS],
 )
-CURVATURE = Kernel("cg", "cg_curvature", VECTORS)
+EACH = [(dtype, is_stack) for (dtype,) in VECTORS for is_stack in (False, True)]
+CURVATURE = Kernel("cg", "cg_curvature", EACH)
 STEP = Kernel("cg", "cg_step", EACH_KIND)
-WEIGH = Kernel("cg", "cg_weigh", VECTORS)
+WEIGH = Kernel("cg", "cg_weigh", EACH)
 TURN = Kernel("cg", "cg_turn", EACH_KIND)
 
 #: Below this part of the true residual that they began from, residuals that iterations update are rounding alone, by the
@@ -114,7 +115,7 @@ class Engine:
 
     def _prepare(self) -> None:
         """Compile what is to be launched, and prepare products: none of it can be done in a capture."""
-        self._residual = RESIDUAL(self._wide, self.system.dtype, self._kind)
+        self._residual = RESIDUAL(self._wide, self.system.dtype, self._kind, self.system.is_stack)
         self._multiply(self._state.p, self._state.q)
         if self._kind == GIVEN:
             self._precondition()
@@ -127,9 +128,9 @@ class Engine:
             self._advance = advance(self._state, self._layout, self._kind)
         if self._advance is None:
             for kernel in (STEP, TURN):
-                kernel(self.system.dtype, self._kind)
+                kernel(self.system.dtype, self._kind, self.system.is_stack)
             for kernel in (CURVATURE, WEIGH):
-                kernel(self.system.dtype)
+                kernel(self.system.dtype, self.system.is_stack)
         self._has_steps = True
 
     def _shaped(self, vector: cupy.ndarray) -> cupy.ndarray:
@@ -219,7 +220,9 @@ class Engine:
         )  # fmt: skip
         if self._kind == GIVEN:
             self._precondition()
-            layout.launch(WEIGH(self.system.dtype), (state.sums, state.columns, state.r, state.z, state.p))
+            layout.launch(
+                WEIGH(self.system.dtype, self.system.is_stack), (state.sums, state.columns, state.r, state.z, state.p)
+            )
 
     def _iterate(self, limit: int, callback: Callback | None, looks: bool) -> None:
         """Iterations until all columns have ended, `limit` at most; those of a launch, where it `stops`."""
@@ -272,21 +275,21 @@ class Engine:
     def step(self) -> None:
         """The launches of one iteration."""
         self._prepare_steps()
-        state, layout, dtype = self._state, self._layout, self.system.dtype
+        state, layout, dtype, is_stack = self._state, self._layout, self.system.dtype, self.system.is_stack
         self._multiply(state.p, state.q)
         if self._advance is not None:
             self._advance.launch()
             return
-        layout.launch(CURVATURE(dtype), (state.sums, state.columns, state.p, state.q))
+        layout.launch(CURVATURE(dtype, is_stack), (state.sums, state.columns, state.p, state.q))
         layout.launch(
-            STEP(dtype, self._kind),
+            STEP(dtype, self._kind, is_stack),
             (state.sums, state.columns, state.inverse, state.block_size, state.q, state.r, state.z, state.history),
             shared_mem=state.shared_mem,
         )
         if self._kind == GIVEN:
             self._precondition()
-            layout.launch(WEIGH(dtype), (state.sums, state.columns, state.r, state.z, state.p))
-        layout.launch(TURN(dtype, self._kind), (state.columns, state.inverse, state.r, state.z, state.x, state.p))
+            layout.launch(WEIGH(dtype, is_stack), (state.sums, state.columns, state.r, state.z, state.p))
+        layout.launch(TURN(dtype, self._kind, is_stack), (state.columns, state.inverse, state.r, state.z, state.x, state.p))
 
 
 def _copy(source: cupy.ndarray, to: cupy.ndarray) -> None:

@@ -38,7 +38,7 @@ class Layout(NamedTuple):
         rows = THREADS // columns // block_size * block_size
         at_once = max(1, BLOCKS_A_PROCESSOR[k > 1] * processors() // tiles)
         grid = max(1, min(-(-n // rows), at_once)), tiles
-        return cls(n, k, rows, columns, grid, struct(n, k, rows | columns << 32, k, 1, 0))
+        return cls(n, k, rows, columns, grid, struct(n, k, rows | columns << 32))
 
     @classmethod
     def of_stack(cls, n: int, k: int, block_size: int = 1) -> Layout:
@@ -47,14 +47,14 @@ class Layout(NamedTuple):
         """
         rows = THREADS // block_size * block_size
         grid = max(1, min(-(-n // (ROWS_OF_STACK * rows)), MOST_BLOCKS_OF_STACK)), k
-        return cls(n, k, rows, 1, grid, struct(n, k, rows | 1 << 32, 1, n, -(-n // block_size) * block_size))
+        return cls(n, k, rows, 1, grid, struct(n, k, rows | 1 << 32, -(-n // block_size) * block_size))
 
     @classmethod
     def of_waiting_blocks(cls, n: int, k: int, block_size: int) -> Layout:
         """One block a multiprocessor, of MANY threads, for blocks that wait for each other."""
         rows = MANY // k // block_size * block_size
         grid = max(1, min(-(-n // rows), processors())), 1
-        return cls(n, k, rows, k, grid, struct(n, k, rows | k << 32, k, 1, 0))
+        return cls(n, k, rows, k, grid, struct(n, k, rows | k << 32))
 
     def launch(self, kernel: cupy.cuda.Function, arguments: tuple[Any, ...], shared_mem: int = 0) -> None:
         """Launch over all entries of the vectors."""

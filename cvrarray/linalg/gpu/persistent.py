@@ -19,7 +19,7 @@ from cvrarray.core.tables import WARP, BBCSRTables, CVRTables, mask_dtype
 from cvrarray.cvr import CVRArray
 from cvrarray.gpu import bbcsr, bbcsr_tables, cvr, cvr_tables, distinct
 from cvrarray.gpu.bbcsr_lengths import Lengths
-from cvrarray.gpu.compiler import STORED, Kernel, allowed, constant
+from cvrarray.gpu.compiler import STORED, Coded, Kernel, allowed, constant
 from cvrarray.gpu.launches import MOST_IN_Y, Struct, struct
 from cvrarray.gpu.properties import attribute, processors
 from cvrarray.linalg.gpu import partition
@@ -46,10 +46,10 @@ MOST_KNOWN = 8
 IN_CACHE = 0.8
 
 
-def _unroll(size: int, itemsize: int, is_far: bool, threads: int) -> tuple[int, int]:
+def _unroll(size: int, itemsize: int, is_far: bool, is_alone: bool) -> tuple[int, int]:
     """Blocks in flight in a narrow and in a wide bin."""
     narrow, wide = bbcsr.unroll(size, itemsize, is_far)
-    return (max(narrow, ALONE_IN_FLIGHT) if threads == ALONE_THREADS and size == 1 and itemsize <= 8 else narrow), wide
+    return (max(narrow, ALONE_IN_FLIGHT) if is_alone and size == 1 and itemsize <= 8 else narrow), wide
 
 
 ROUNDED = [pair for pair in STORED if np.dtype(pair[1]).kind in "fc"]
@@ -63,12 +63,29 @@ BBCSR = Kernel(
             ("int32", 1, False, 1, False, MANY_THREADS, True, False, 0),
             ("int32", 3, False, 2, False, THREADS, False, True, 3),
             ("int64", 6, False, 4, True, SHARING_THREADS, True, False, 6),
-            ("int32", 1, False, 1, False, ALONE_THREADS, False, False, 0),
         )
     ],
     lambda value, product, index, size, far, sharers, holes, threads, streams, is_marked, known_size: (
-        value, product, index, mask_dtype(size), size, *_unroll(size, product.itemsize, far, threads), holes, sharers,
+        value, product, index, mask_dtype(size), size, *bbcsr.unroll(size, product.itemsize, far), holes, sharers,
         threads, streams, is_marked, known_size,
+    ),
+)  # fmt: skip
+STACK = Kernel(
+    "cg_bbcsr",
+    "cg_bbcsr_stack",
+    [
+        (*dtypes, *how)
+        for dtypes in ROUNDED
+        if not isinstance(dtypes[0], Coded)
+        for how in (
+            ("int32", 1, False, 1, False, ALONE_THREADS, False, 0, True),
+            ("int32", 3, False, 2, False, THREADS, True, 3, False),
+            ("int64", 6, False, 4, True, SHARING_THREADS, False, 6, False),
+        )
+    ],
+    lambda value, product, index, size, far, sharers, holes, threads, is_marked, known_size, is_alone: (
+        value, product, index, mask_dtype(size), size, *_unroll(size, product.itemsize, far, is_alone), holes, sharers,
+        threads, is_marked, known_size, is_alone,
     ),
 )  # fmt: skip
 CVR = Kernel(
@@ -153,10 +170,10 @@ class Persistent:
         memory: SharedMemory,
         places: dict[str, int],
         sizes: tuple[int, int, int],
-        stack: tuple[int, int, int, int] = (1, 0, 0, 0),
+        stack: tuple[int, ...] = (),
         groups: int = 1,
     ) -> None:
-        """`stack`: the last four of the kernels' struct Vectors; so many `groups` of blocks solve its systems."""
+        """`stack`: what the kernels' struct StackVectors adds, if it is one; so many `groups` of blocks solve its systems."""
         self._kernel, self._others, self._state = allowed(kernel, memory.size), others, state
         self._matrix, self._tables = matrix, _struct(matrix)
         self._blocks, self._threads, self._end = sizes
@@ -171,7 +188,7 @@ class Persistent:
         self._vectors: Any = None
         self._key: Any = None
         self._groups = groups
-        self._words = cupy.empty(WORDS_A_BLOCK * self._blocks * stack[0], np.uint64)
+        self._words = cupy.empty(WORDS_A_BLOCK * self._blocks * (stack[0] if stack else 1), np.uint64)
 
     def take(self, matrix: BBCSRTables | CVRTables) -> bool:
         """Take a matrix of the same structure with other values; False if it is not one."""
@@ -232,14 +249,12 @@ def of_stack(stack: Any, state: State, kind: int) -> Persistent | None:
         return None
 
 
-def _of_bbcsr(
-    t: BBCSRTables, state: State, kind: int, most: int, stack: tuple[int, int, int, int] = (1, 0, 0, 0), groups: int = 1
-) -> Persistent:
+def _of_bbcsr(t: BBCSRTables, state: State, kind: int, most: int, stack: tuple[int, ...] = (), groups: int = 1) -> Persistent:
     """At most `most` blocks have neighbouring rows of about the same number of slots; a warp takes a bin, or a share of one."""
     pointer, part = _parted(t, int(state.block_size), most)
     bins, itemsize = int(part.n_bins.max()), state.x.itemsize
     unroll = min(bbcsr.unroll(t.block_size, itemsize, bbcsr.is_far(t)))
-    is_alone = most == 1
+    is_alone = bool(stack) and most == 1
     if is_alone:
         threads, sharers = ALONE_THREADS, 1
     else:
@@ -260,12 +275,15 @@ def _of_bbcsr(
             places["p"] = memory.place(of_vector)
     blocks = part.n_bins.size
     kept = (memory.size - memory.free) * blocks
-    left = groups * (sum(table.nbytes for table in (t.data, t.col_narrow, t.col_wide, t.present) if table is not None) - kept)
-    streams = left > IN_CACHE * attribute("L2CacheSize") and stack[0] == 1
+    left = sum(table.nbytes for table in (t.data, t.col_narrow, t.col_wide, t.present) if table is not None) - kept
+    streams = left > IN_CACHE * attribute("L2CacheSize")
     size = int(state.block_size) if kind == BLOCKS else 0
     known = size if size == t.block_size <= MOST_KNOWN else 0
-    how = t.block_size, bbcsr.is_far(t), sharers, t.present is not None, threads, streams, is_marked, known
-    kernel = BBCSR(distinct.kind(t.data, t.distinct), state.x.dtype, t.col_wide.dtype, *how)
+    of = distinct.kind(t.data, t.distinct), state.x.dtype, t.col_wide.dtype, t.block_size, bbcsr.is_far(t), sharers
+    if stack:
+        kernel = STACK(*of, t.present is not None, threads, is_marked, known, is_alone)
+    else:
+        kernel = BBCSR(*of, t.present is not None, threads, streams, is_marked, known)
     end = min(memory.size, memory.free + of_tables)
     sizes = blocks, threads, end
     return Persistent(kernel, t, (cupy.asarray(part.first_row),), state, kind, memory, places, sizes, stack, groups)
