@@ -28,8 +28,8 @@ THREADS_OF_RUNS = 256  # that share a bin of long rows
 LONG, LONG_RUN = 16, 40
 #: Threads of a block whose multiprocessor has as many neighbouring bins as possible: they mostly need the same sectors of x.
 THREADS_NEAR = 512
-#: Of a stack: elements that a block of threads takes in turn where not all blocks are on the device at once; threads of a block
-#: that has a row each.
+#: Of a stack: elements that a block of threads takes in turn, unless fewer keep the device busy; threads of a block that has a row
+#: each.
 IN_TURN, THREADS_OF_ROWS = 8, 128
 
 
@@ -299,8 +299,8 @@ def product_stack(tables: BBCSRTables, values: cupy.ndarray, dtype: np.dtype) ->
         n_threads = threads(sharers)
         at_once = sharing.warps_at_once(t.block_size, dtype.itemsize) * WARP * processors() // n_threads
         n_blocks = -(-t.col_base.size * sharers * WARP // n_threads)
-    groups = at_once // n_blocks  # of elements, whose blocks are all on the device at once
-    in_turn = -(-count // groups) if groups > 1 else IN_TURN
+    groups = max(1, at_once // n_blocks)  # of elements, whose blocks are all on the device at once
+    in_turn = min(IN_TURN, -(-count // groups))
     (n_rows, n_cols), apart = t.shape, values.shape[1]
 
     def run(x: cupy.ndarray, y: cupy.ndarray) -> None:
