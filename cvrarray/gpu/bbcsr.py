@@ -28,8 +28,8 @@ THREADS_OF_RUNS = 256  # that share a bin of long rows
 LONG, LONG_RUN = 16, 40
 #: Threads of a block whose multiprocessor has as many neighbouring bins as possible: they mostly need the same sectors of x.
 THREADS_NEAR = 512
-#: Of a stack: elements that a block of threads takes in turn, unless fewer keep the device busy; threads of a block that has a row
-#: each.
+#: Of a stack: elements that a block of threads takes in turn, unless fewer keep the device busy; threads of a block, where each
+#: has a row.
 IN_TURN, THREADS_OF_ROWS = 8, 128
 
 
