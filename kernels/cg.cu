@@ -13,6 +13,8 @@
 // Only the block that adds the blocks' sums, when all are there, writes a column's state.
 //
 // A column that has ended has alpha 0, from the next cg_curvature on, and its vectors stay as they are.
+//
+// STACK: each column is a system of its own, as StackShape has them
 
 #include "vectors.cuh"
 #include "cg.cuh"
@@ -20,8 +22,8 @@
 
 // The entry of z = M r at (row, column), for `r` of this thread's, and the sums of r @ z and r @ r. All threads of the
 // block must call it; `is_here` where there is such an entry.
-template <int P, class Y>
-__device__ Y weigh(const Shape& shape, const Y* inverse, int size, int64 row, bool is_here, Y r, Y* z, double (&sums)[2]) {
+template <int P, class SHAPE, class Y>
+__device__ Y weigh(const SHAPE& shape, const Y* inverse, int size, int64 row, bool is_here, Y r, Y* z, double (&sums)[2]) {
     Y entry = r;
     if constexpr (P == BLOCKS) {  // a thread block has whole blocks of M
         extern __shared__ uint4 memory[];
@@ -32,13 +34,13 @@ __device__ Y weigh(const Shape& shape, const Y* inverse, int size, int64 row, bo
         if (is_here) {
             const int64 begin = row / size * size, count = min((int64)size, shape.n - begin);
             const int first = threadIdx.x - (int)(row - begin) * shape.columns;
-            entry = block_row(inverse + row * size, 1, shared + first, shape.columns, (int)count);
+            entry = block_row(inverse + shape.inverse_row(row) * size, 1, shared + first, shape.columns, (int)count);
         }
     } else if (is_here) {
-        entry = P == DIAGONAL ? mac(cached(inverse + row), r, Y{}) : r;
+        entry = P == DIAGONAL ? mac(cached(inverse + shape.inverse_row(row)), r, Y{}) : r;
     }
     if (is_here) {
-        if (P == BLOCKS) z[row * shape.k + shape.column()] = entry;
+        if (P == BLOCKS) z[shape.at(row)] = entry;
         if (P != GIVEN) sums[0] += dot(r, entry);
         sums[1] += dot(r, r);
     }
@@ -61,8 +63,8 @@ __device__ Y residual(W b, W q, const double* scale, int64 column) {
 //
 // traffic   5 vectors, with a diagonal M
 // requires  q = A x
-template <class W, class Y, int P>
-__global__ __launch_bounds__(THREADS) void cg_residual(const Shape shape, const Partials partials, Column* column,
+template <class W, class Y, int P, bool STACK>
+__global__ __launch_bounds__(THREADS) void cg_residual(const typename Shapes<STACK>::Of shape, const Partials partials, Column* column,
                                                        const Y* __restrict__ inverse, int size, const W* __restrict__ b,
                                                        const W* __restrict__ q, Y* __restrict__ r, Y* __restrict__ z,
                                                        Y* __restrict__ p, const double* scale, const double* tolerance,
@@ -71,11 +73,11 @@ __global__ __launch_bounds__(THREADS) void cg_residual(const Shape shape, const 
     const bool active = shape.has_column() && (first || column[j].reason != RUNNING);
     double sums[2] = {};
     for (int64 base = blockIdx.x * (int64)shape.rows; base < shape.n; base += shape.stride()) {
-        const int64 row = base + shape.row_of_thread(), at = row * shape.k + j;
+        const int64 row = base + shape.row_of_thread(), at = shape.at(row);
         const bool is_here = active && row < shape.n;
         Y entry{}, direction{};  // what is left of p
         if (is_here) {
-            if (turns) direction = plus(p[at], -1, preconditioned<P>(inverse, row, r[at], z, at));
+            if (turns) direction = plus(p[at], -1, preconditioned<P>(inverse, shape.inverse_row(row), r[at], z, at));
             r[at] = entry = residual<Y>(b[at], q[at], scale, j);
         }
         entry = weigh<P>(shape, inverse, size, row, is_here, entry, z, sums);
@@ -118,8 +120,8 @@ __global__ __launch_bounds__(THREADS) void cg_collect(const Shape shape, const d
 // cg_curvature: alpha
 //
 // traffic   2 vectors
-template <class Y>
-__global__ __launch_bounds__(THREADS) void cg_curvature(const Shape shape, const Partials partials, Column* column,
+template <class Y, bool STACK>
+__global__ __launch_bounds__(THREADS) void cg_curvature(const typename Shapes<STACK>::Of shape, const Partials partials, Column* column,
                                                         const Y* __restrict__ p, const Y* __restrict__ q) {
     const int64 j = shape.column();
     const bool active = shape.has_column() && column[j].reason == RUNNING;
@@ -133,8 +135,8 @@ __global__ __launch_bounds__(THREADS) void cg_curvature(const Shape shape, const
 // cg_step: r -= alpha q, then z, beta, and whether the column has ended
 //
 // traffic   4 vectors, with a diagonal M
-template <class Y, int P>
-__global__ __launch_bounds__(THREADS) void cg_step(const Shape shape, const Partials partials, Column* column,
+template <class Y, int P, bool STACK>
+__global__ __launch_bounds__(THREADS) void cg_step(const typename Shapes<STACK>::Of shape, const Partials partials, Column* column,
                                                    const Y* __restrict__ inverse, int size, const Y* __restrict__ q,
                                                    Y* __restrict__ r, Y* __restrict__ z, double* history) {
     const int64 j = shape.column();
@@ -142,7 +144,7 @@ __global__ __launch_bounds__(THREADS) void cg_step(const Shape shape, const Part
     double sums[2] = {};
 #pragma unroll 2
     for (int64 base = blockIdx.x * (int64)shape.rows; base < shape.n; base += shape.stride()) {
-        const int64 row = base + shape.row_of_thread(), at = row * shape.k + j;
+        const int64 row = base + shape.row_of_thread(), at = shape.at(row);
         const bool is_here = alpha != 0 && row < shape.n;
         Y entry{};
         if (is_here) r[at] = entry = plus(r[at], -alpha, q[at]);
@@ -160,8 +162,8 @@ __global__ __launch_bounds__(THREADS) void cg_step(const Shape shape, const Part
 // cg_weigh: r @ z for z = M r by others, and beta; p += z for columns that begin
 //
 // traffic   2 vectors
-template <class Y>
-__global__ __launch_bounds__(THREADS) void cg_weigh(const Shape shape, const Partials partials, Column* column,
+template <class Y, bool STACK>
+__global__ __launch_bounds__(THREADS) void cg_weigh(const typename Shapes<STACK>::Of shape, const Partials partials, Column* column,
                                                     const Y* __restrict__ r, const Y* __restrict__ z, Y* __restrict__ p) {
     const int64 j = shape.column();
     const bool begins = shape.has_column() && column[j].reason == START;
@@ -183,8 +185,8 @@ __global__ __launch_bounds__(THREADS) void cg_weigh(const Shape shape, const Par
 // cg_turn: x += alpha p, p = z + beta p
 //
 // traffic   6 vectors, with a diagonal M
-template <class Y, int P>
-__global__ __launch_bounds__(THREADS) void cg_turn(const Shape shape, const Column* __restrict__ column,
+template <class Y, int P, bool STACK>
+__global__ __launch_bounds__(THREADS) void cg_turn(const typename Shapes<STACK>::Of shape, const Column* __restrict__ column,
                                                    const Y* __restrict__ inverse, const Y* __restrict__ r,
                                                    const Y* __restrict__ z, Y* __restrict__ x, Y* __restrict__ p) {
     if (!shape.has_column()) return;
@@ -193,9 +195,9 @@ __global__ __launch_bounds__(THREADS) void cg_turn(const Shape shape, const Colu
     if (alpha == 0) return;
 #pragma unroll 2
     for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) {
-        const int64 at = row * shape.k + j;
+        const int64 at = shape.at(row);
         const Y direction = p[at];
-        const Y entry = preconditioned<P>(inverse, row, r[at], z, at);
+        const Y entry = preconditioned<P>(inverse, shape.inverse_row(row), r[at], z, at);
         x[at] = plus(x[at], alpha, direction);
         p[at] = plus(entry, beta, direction);
     }

@@ -110,6 +110,7 @@ template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, b
 struct BlockProduct {
     const Bbcsr<A, I, M>& m;
     const Opened<A>& values;
+    const Stored<A>* const slots;  // of `values`
     OwnBin<A, I, M>* const bins;
     const int first, n_bins;
     const int others, rows;  // rows of the first bin that are others', and the block's own
@@ -127,7 +128,7 @@ struct BlockProduct {
             const int bin = first + b;
             const int64 begin = m.bin_rowptr[bin], col = m.col_ptr[bin];
             const I base = m.col_base[bin];
-            bins[b] = {m.data.slot + begin, base >= 0 ? (const void*)(m.col_narrow + col) : (const void*)(m.col_wide + col),
+            bins[b] = {slots + begin, base >= 0 ? (const void*)(m.col_narrow + col) : (const void*)(m.col_wide + col),
                        HOLES ? m.present + begin / B : nullptr, (int)((m.bin_rowptr[bin + 1] - begin) / (WARP * B)), base};
         }
         __syncthreads();
@@ -193,7 +194,34 @@ __global__ __launch_bounds__(THREADS, 1) void cg_bbcsr(const Bbcsr<A, I, M> m, c
     const int first = (int)(row / WARP), n_bins = end > row ? (int)((end + WARP - 1) / WARP) - first : 0;
     const Part<Y, THREADS, MARKED, SIZE> part(v, shared, row, end, m.n_rows);
     const BlockProduct<A, Y, I, M, B, U_NARROW, U_WIDE, HOLES, S, THREADS, STREAM, MARKED> product{
-        m, m.data.opened(), reinterpret_cast<OwnBin<A, I, M>*>(shared), first, n_bins, (int)(row % WARP), part.rows, v.p,
+        m, m.data.opened(), m.data.slot, reinterpret_cast<OwnBin<A, I, M>*>(shared), first, n_bins, (int)(row % WARP), part.rows, v.p,
         part.s, shared + v.free, shared + v.end};
     iterate(part, product, column, words, count);
+}
+
+constexpr int EXCHANGED = 11;  // words of a block for Exchange
+
+// cg_bbcsr_stack: the same of a stack of plain values, each system by itself
+//
+// mapping   the blocks of one blockIdx.y solve one system after the other. ALONE: one block each, so no system waits for another
+// requires  all blocks on the device at once, unless ALONE; words of each system
+template <class A, class Y, class I, class M, int B, int U_NARROW, int U_WIDE, bool HOLES, int S, int THREADS, bool MARKED, int SIZE,
+          bool ALONE>
+__global__ __launch_bounds__(THREADS, ALONE ? 2 : 1) void cg_bbcsr_stack(const Bbcsr<A, I, M> m, const int64* first_row,
+                                                                         const StackVectors<Y> stack, Column* column,
+                                                                         uint64* words, int64 count) {
+    extern __shared__ uint4 memory[];
+    char* const shared = reinterpret_cast<char*>(memory);
+    const int64 row = first_row[blockIdx.x], end = first_row[blockIdx.x + 1];
+    const int first = (int)(row / WARP), n_bins = end > row ? (int)((end + WARP - 1) / WARP) - first : 0;
+    for (int64 system = blockIdx.y; system < stack.count; system += gridDim.y) {
+        __syncthreads();  // the last system's shared memory is read
+        const Vectors<Y> v = stack.of(system);
+        const Opened<A> values = m.data.opened() + system * stack.values_apart;
+        const Part<Y, THREADS, MARKED, SIZE, ALONE> part(v, shared, row, end, m.n_rows);
+        const BlockProduct<A, Y, I, M, B, U_NARROW, U_WIDE, HOLES, S, THREADS, false, MARKED> product{
+            m, values, values.slot, reinterpret_cast<OwnBin<A, I, M>*>(shared), first, n_bins, (int)(row % WARP), part.rows,
+            ALONE ? part.p : v.p, part.s, shared + v.free, shared + v.end};
+        iterate(part, product, column + system, words + system * EXCHANGED * gridDim.x, count, stack.count);
+    }
 }

@@ -29,14 +29,29 @@ struct Vectors {
     int64 free, end;  // of shared memory, where nothing else is
 };
 
+// The same of a stack's systems, one after the other: values, vectors and rows of M are so far from those of the one before.
+template <class Y>
+struct StackVectors {
+    Vectors<Y> first;
+    int64 count, values_apart, apart, inverse_apart;
+
+    __device__ Vectors<Y> of(int64 system) const {
+        Vectors<Y> v = first;
+        v.x += system * apart, v.r += system * apart, v.z += system * apart, v.p += system * apart, v.s += system * apart;
+        v.inverse += system * inverse_apart * v.size;
+        if (v.history) v.history += system;
+        return v;
+    }
+};
+
 template <class T>
 __device__ T* at_place(char* memory, int64 place, T* otherwise) {
     return place < 0 ? otherwise : reinterpret_cast<T*>(memory + place);
 }
 
 // A block's rows of the system. MARKED: p is in shared memory, and a marked copy of it in global memory. SIZE: that of
-// blocks of M, if it is known when this is compiled, else 0.
-template <class Y, int THREADS, bool MARKED, int SIZE>
+// blocks of M, if it is known when this is compiled, else 0. ALONE: of all rows, and p may be in shared memory alone.
+template <class Y, int THREADS, bool MARKED, int SIZE, bool ALONE = false>
 struct Part {
     const Vectors<Y>& v;
     const int64 row, n;  // the first one, and of all blocks
@@ -75,6 +90,7 @@ struct Part {
             if (v.place_x >= 0) x[i] = v.x[row + i];
             if (v.place_r >= 0) r[i] = v.r[row + i];
             if (MARKED) turn(i, v.p[row + i], 0);
+            if (ALONE && v.place_p >= 0) p[i] = v.p[row + i];
         });
         if (v.place_inverse >= 0)  // column by column: neighbouring threads find their entries side by side
             for (int i = threadIdx.x; i < rows * size; i += THREADS)
@@ -86,6 +102,7 @@ struct Part {
         each([&](int i) {
             if (v.place_x >= 0) v.x[row + i] = x[i];
             if (v.place_r >= 0) v.r[row + i] = r[i];
+            if (ALONE && v.place_p >= 0) v.p[row + i] = p[i];
             if (size > 1) v.z[row + i] = blocked_row(i, r);
         });
     }
@@ -144,12 +161,13 @@ struct Part {
 };
 
 // At most `count` iterations of a column that goes on. product.run(exchange, mark) computes the block's rows of A p;
-// product.sum(i) gives one.
+// product.sum(i) gives one. Norms of an iteration are `step` from those of the one before.
 //
 // requires  all blocks on the device at once; blocks of M lie in one block; words are all ones
-template <class Y, int THREADS, bool MARKED, int SIZE, class PRODUCT>
-__device__ void iterate(const Part<Y, THREADS, MARKED, SIZE>& part, PRODUCT& product, Column* column, uint64* words, int64 count) {
-    typedef Exchange<5, THREADS> Sums;
+template <class Y, int THREADS, bool MARKED, int SIZE, bool ALONE, class PRODUCT>
+__device__ void iterate(const Part<Y, THREADS, MARKED, SIZE, ALONE>& part, PRODUCT& product, Column* column, uint64* words,
+                        int64 count, int64 step = 1) {
+    typedef Exchange<5, THREADS, ALONE> Sums;
     __shared__ typename Sums::Shared sums;
     __shared__ Column c;
     if (threadIdx.x == 0) c = *column;
@@ -164,7 +182,7 @@ __device__ void iterate(const Part<Y, THREADS, MARKED, SIZE>& part, PRODUCT& pro
     // longer.
     const bool is_tested = c.tolerance >= 0, has_rows = threadIdx.x / WARP * WARP < part.rows;
     const double enough = threshold(c) * threshold(c);
-    double* const history = part.v.history && blockIdx.x == 0 && threadIdx.x == 0 ? part.v.history + c.iterations : nullptr;
+    double* const history = part.v.history && blockIdx.x == 0 && threadIdx.x == 0 ? part.v.history + c.iterations * step : nullptr;
     const auto& total = exchange.shared.total;
     double weights[2] = {blockIdx.x == 0 && threadIdx.x == 0 ? c.nu : 0.};  // a sum that is known
     exchange.leave(3, weights, true);
@@ -179,7 +197,7 @@ __device__ void iterate(const Part<Y, THREADS, MARKED, SIZE>& part, PRODUCT& pro
         exchange.leave(0, products, has_rows);
         exchange.sum();
         const double mu = total[0], nu = total[3], rr = total[4];
-        if (history && done) history[done] = sqrt(rr);
+        if (history && done) history[done * step] = sqrt(rr);
         if (done == most) break;
         if (is_tested && !(is_curved(mu) && (done == 0 || (rr > enough && nu > 0 && is_finite(rr + nu))))) break;
         const double alpha = quotient(nu, mu), inverse = quotient(1, nu);

@@ -90,7 +90,8 @@ __device__ inline double awaited_share(const double* stored, int count, uint32 m
 
 // ------------------------------------------------------------------------------------------------- sums and barriers
 
-template <int MOST, int THREADS>
+// ALONE: a block waits for nobody
+template <int MOST, int THREADS, bool ALONE = false>
 struct Exchange {
     static constexpr int WARPS = THREADS / WARP, AT_ONCE = 6;  // words that a lane asks for before it looks at one
 
@@ -113,6 +114,11 @@ struct Exchange {
     template <class F>
     __device__ void barrier(F meanwhile) {
         __syncthreads();
+        if constexpr (ALONE) {
+            meanwhile();
+            __syncthreads();
+            return;
+        }
         ++n_barriers;
         if (threadIdx.x == 0) {
             asm volatile("fence.acq_rel.gpu;" ::: "memory");
@@ -162,6 +168,14 @@ struct Exchange {
     __device__ void sum() {
         __syncthreads();
         const int lane = lane_id();
+        if constexpr (ALONE) {
+            for (int i = threadIdx.x / WARP; i < MOST; i += WARPS) {
+                const double sum = warp_sum(lane < WARPS ? shared.of_warps[i][lane] : 0.);
+                if (lane == 0) shared.total[i] = sum;
+            }
+            __syncthreads();
+            return;
+        }
         const uint32 mark = n_sums >> 1 & 1;
         double* const round = numbers + (n_sums & 1) * (int64)MOST * gridDim.x;
         for (int i = threadIdx.x / WARP; i < MOST; i += WARPS) {

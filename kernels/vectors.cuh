@@ -15,6 +15,26 @@ struct Shape {
     __device__ bool has_column() const { return row_of_thread() < rows && column() < k; }
     __device__ int64 first_row() const { return blockIdx.x * (int64)rows + row_of_thread(); }
     __device__ int64 stride() const { return gridDim.x * (int64)rows; }
+    // where a row's entry is, and the preconditioner's row
+    __device__ int64 at(int64 row) const { return row * k + column(); }
+    __device__ int64 inverse_row(int64 row) const { return row; }
+};
+
+// The same of a stack's systems, of which each is a column: one after the other, each with a preconditioner of its own.
+struct StackShape : Shape {
+    int64 inverse_rows;  // of a system's preconditioner
+
+    __device__ int64 at(int64 row) const { return row + column() * n; }
+    __device__ int64 inverse_row(int64 row) const { return row + column() * inverse_rows; }
+};
+
+template <bool STACK>
+struct Shapes {
+    typedef Shape Of;
+};
+template <>
+struct Shapes<true> {
+    typedef StackShape Of;
 };
 
 // Memory for sums over blocks.
@@ -80,11 +100,11 @@ __device__ bool grid_sums(const Shape& shape, const Partials& partials, double (
 
 // The same, of what `add(row, at)` adds to `value` for each of this thread's rows, whose entry is at place `at`, U rows at
 // a time. A column that is not `active` has none.
-template <int U, int N, class F>
-__device__ bool sums_of_rows(const Shape& shape, const Partials& partials, bool active, double (&value)[N], F add) {
+template <int U, int N, class SHAPE, class F>
+__device__ bool sums_of_rows(const SHAPE& shape, const Partials& partials, bool active, double (&value)[N], F add) {
     if (active)
 #pragma unroll U
-        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) add(row, row * shape.k + shape.column());
+        for (int64 row = shape.first_row(); row < shape.n; row += shape.stride()) add(row, shape.at(row));
     return grid_sums(shape, partials, value);
 }
 

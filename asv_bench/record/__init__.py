@@ -4,6 +4,7 @@
 ``gpu``             what asarray chooses beside cuSPARSE, CuPy and PyTorch (``make bench-gpu``, ``make bench-unseen``)
 ``gpu_columns``     A @ X and A.T @ X beside every way of cuSPARSE, CuPy and PyTorch (``make bench-columns``)
 ``solve``           iterations of cg beside SciPy's, CuPy's and Warp's (``make bench-solve``)
+``stacks``          stacks beside the block diagonal of the same arrays, and Warp's batched cg
 ``few_values``      values in few bytes beside plain ones (``make bench-few``)
 ``ops``             what a program does around a product, beside SciPy (``make bench-ops``)
 ``ablate``          what each candidate of gpu/plan.py buys (``make ablate``)

@@ -79,8 +79,17 @@ class Warp:
     without, a graph that Warp captures in each solve, and none. `remark` says which of them failed, and why.
     """
 
-    def __init__(self, warp: Any, triplets: tuple[Any, Any, Any], b: np.ndarray, device: str, every: int) -> None:
-        self._warp, self._triplets, self._b, self._every = warp, triplets, b, every
+    def __init__(
+        self,
+        warp: Any,
+        triplets: tuple[Any, Any, Any],
+        b: np.ndarray,
+        device: str,
+        every: int,
+        prepare: Callable[[Any], Any] = lambda A: A,
+    ) -> None:
+        """`prepare` makes of Warp's matrix what is solved with."""
+        self._warp, self._triplets, self._b, self._every, self._as_system = warp, triplets, b, every, prepare
         self._place = warp.get_device(device)
         self._ways: list[tuple[str, Callable[[int], Callable[[], Any]]]] = [
             ("a graph in each solve", self._own_graph),
@@ -125,7 +134,7 @@ class Warp:
         entry = kind if size == 1 else wp.types.vector(size, kind)
         b = wp.array(self._b.reshape(-1, size) if size > 1 else self._b, dtype=entry, device=self._place)
         self._x = wp.zeros_like(b)
-        self._system = A, b, self._x
+        self._system = self._as_system(A), b, self._x
         self._options = {"tol": 0.0, "atol": 0.0, "M": warp.optim.linear.preconditioner(A, "diag")}
         self._cg = warp.optim.linear.cg
         self._cg(*self._system, **self._options, maxiter=2, check_every=min(self._every, 1), use_cuda_graph=False)

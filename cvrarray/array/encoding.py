@@ -137,10 +137,10 @@ def at(array: Any, slots: Any) -> Any:
 
 def empty(array: Any, dtype: np.dtype) -> Any:
     """An uninitialised value table of the array's structure, which stores values as they are."""
-    return _uninitialised(array._n_slots(array._tables), dtype, array._target)
+    return uninitialised(array._n_slots(array._tables), dtype, array._target)
 
 
-def _uninitialised(size: int, dtype: np.dtype, target: devices.Device) -> Any:
+def uninitialised(size: int, dtype: np.dtype, target: devices.Device) -> Any:
     """1-D array; on the CPU it begins at a cache line, as the kernels want it."""
     return target.backend("runtime.memory").empty(size, dtype) if target.kind == "cpu" else target.xp.empty(size, dtype)
 
@@ -150,7 +150,7 @@ def copied(a: Any, target: devices.Device) -> Any:
     if target.kind == "cuda":
         with target.use():
             return target.xp.array(a)
-    own = _uninitialised(a.size, a.dtype, target).reshape(a.shape)
+    own = uninitialised(a.size, a.dtype, target).reshape(a.shape)
     if not isinstance(a, np.ndarray):
         return a.get(out=own)
     own[...] = a

@@ -10,6 +10,7 @@ from ..core.arrays import Casting
 from ..input import coercion
 from . import borrowed, elementwise, rearranging, reductions, statistics, structure, values
 from .leaving import Leaving
+from .stack import Stack, stack
 
 
 class Methods(Leaving):
@@ -281,6 +282,36 @@ class Methods(Leaving):
         """
         renewed: Self = values.with_values(self, data, out)
         return renewed
+
+    def stack(self, V: Any) -> Stack:
+        """The arrays ``A.with_values(V[i])`` as one: the structure once, and a value table for each.
+
+        Parameters
+        ----------
+        V : (batch, nnz) array on the array's device, or tensor
+            Values in the order of ``A.data``: row by row, columns ascending, stored zeros among them. Of any numeric dtype and
+            strides; `batch` is at least 1. It is copied.
+
+        Returns
+        -------
+        :class:`cvrarray.array.stack.Stack`, of V's dtype
+            It multiplies, and :func:`cvrarray.linalg.cg` solves with it.
+
+        Raises
+        ------
+        TypeError
+            V is on another device, or of a dtype that cannot be stored.
+        ValueError
+            V has another shape, or no element.
+
+        Examples
+        --------
+        >>> A = cvrarray.CVRArray([[1.0, 0, 2], [0, 3, 0]])
+        >>> A.stack(np.array([[1.0, 2, 3], [10.0, 20, 30]])) @ np.ones(3)
+        array([[ 3.,  3.],
+               [30., 30.]])
+        """
+        return stack(self, V)
 
     def eliminate_zeros(self) -> Self:
         """An array without the stored zeros; this one is immutable and stays as it is.

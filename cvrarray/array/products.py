@@ -241,7 +241,7 @@ def _multiply(array: Any, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
         if work == dtype and _is_ready(x, work):
             return _run(array, x, array._target.xp.empty(shape, work), alpha, beta, dtype)
         with array._target.keeping(array._of_graphs):  # what is not the result
-            y = _run(array, _cast(array._target, x, work), array._target.xp.empty(shape, work), alpha, beta, dtype)
+            y = _run(array, cast(array._target, x, work), array._target.xp.empty(shape, work), alpha, beta, dtype)
             return y if work == dtype else coercion.narrowed(y, dtype)
 
 
@@ -255,14 +255,14 @@ def _into(array: Any, x: Any, out: Any, alpha: Any, beta: Any, dtype: np.dtype, 
         _run(array, x, out, alpha, beta, dtype)
         return
     with target.keeping(array._of_graphs):
-        x = x if is_ready else _cast(target, x, work)
+        x = x if is_ready else cast(target, x, work)
         if is_direct:
             _run(array, x, out, alpha, beta, dtype)
             return
         y = target.xp.empty(out.shape, work)
         if beta != 0:
             y[...] = out
-        y = _cast(target, coercion.narrowed(_run(array, x, y, alpha, beta, dtype), dtype), out.dtype)
+        y = cast(target, coercion.narrowed(_run(array, x, y, alpha, beta, dtype), dtype), out.dtype)
         if out.ndim == 2 and out.flags.f_contiguous and not out.flags.c_contiguous:
             target.backend("order").c_order(y.T, out.T)
         else:
@@ -274,7 +274,7 @@ def _is_ready(a: Any, work: np.dtype) -> bool:
     return a.dtype == work and bool(a.flags.c_contiguous)
 
 
-def _cast(target: Any, x: Any, dtype: np.dtype) -> Any:
+def cast(target: Any, x: Any, dtype: np.dtype) -> Any:
     """`x` in C order and `dtype`. CuPy makes 0 of a denormal float32 that becomes a float64."""
     if x.ndim == 2 and x.shape[1] > 1 and x.strides[0] == x.itemsize and not x.flags.c_contiguous:  # as in Fortran order
         x = target.backend("order").c_order(x)

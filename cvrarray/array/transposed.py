@@ -296,6 +296,10 @@ class TransposedArray(SparseArray):
         own: SparseArray | None = self.base._transpose.tables
         return own
 
+    def _made(self) -> SparseArray | None:
+        """The same, made now if need be, for products with vectors."""
+        return keep(self.base)
+
     @property
     def _version(self) -> int | None:  # type: ignore[override]  # an attribute of formats
         return self.base._version

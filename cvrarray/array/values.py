@@ -35,7 +35,7 @@ def entries_of(array: Any) -> Any:
 
 def places(array: Any) -> tuple[Any, Any]:
     """(nnz,) the row and the column of each entry of the canonical CSR; kept with the structure, as those of its transpose."""
-    base = _base(array)
+    base = base_of(array)
     known, is_view = base._structure.places, base is not array
     found: tuple[Any, Any] | None = known.get(is_view)
     if found is None:
@@ -47,7 +47,7 @@ def places(array: Any) -> tuple[Any, Any]:
 
 def with_values(array: Any, data: Any, out: Any = None) -> Any:
     """`array` with other values: see :meth:`cvrarray.array.base.SparseArray.with_values`."""
-    base = _base(array)
+    base = base_of(array)
     is_view = base is not array
     target = base._target
     with target.use():
@@ -61,7 +61,7 @@ def with_values(array: Any, data: Any, out: Any = None) -> Any:
                     f"data must have shape {(array.nnz,)}, a value for each stored entry; got {values.shape}. A sparse matrix "
                     "of the same structure is taken too"
                 )
-            sources = _sources_of_view(base) if is_view else None
+            sources = sources_of_view(base) if is_view else None
         if out is None:
             made = write(base, sources, values)
             return type(array)(made) if is_view else made
@@ -69,7 +69,7 @@ def with_values(array: Any, data: Any, out: Any = None) -> Any:
         return out
 
 
-def _base(array: Any) -> Any:
+def base_of(array: Any) -> Any:
     """The array of a format: `array`, or what it is a transposed view of."""
     return array if "_structure" in array.__dict__ else array.base
 
@@ -92,7 +92,7 @@ def _written(base: Any, sources: Sources | None, values: Any, out: Any) -> Any:
             if distinct is not None and distinct.size == 1:  # no value has a place
                 return base._with_table(values[:0], distinct)
         table = encoding.empty(base, values.dtype)
-        _fill(base, sources, values, table)
+        fill(base, sources, values, table)
         return base._with_table(table, distinct)
     if not np.can_cast(values.dtype, out.dtype, "same_kind"):
         raise TypeError(f"data must have a dtype that out's, {out.dtype}, can hold; got {values.dtype}. Cast one of them first")
@@ -108,7 +108,7 @@ def _written(base: Any, sources: Sources | None, values: Any, out: Any) -> Any:
         values = values.copy()
     try:
         forget(out, None)
-        _fill(base, sources, values, table)
+        fill(base, sources, values, table)
         if not has_own_table:
             out._tables = encoding.with_values(type(out), out._tables, table, None)
             encoding.protect([table])
@@ -130,7 +130,7 @@ def checked_out(array: Any, out: Any) -> Any:
     """
     if type(out) is not type(array):
         raise TypeError(f"out must be a {type(array).__name__}; got {type(out).__name__}")
-    base, out = _base(array), _base(out)
+    base, out = base_of(array), base_of(out)
     if out._target != base._target:
         raise TypeError(f"out must be on the array's device, {base._target}; got {out._target}. Use out.to_device")
     if out._structure is not base._structure:
@@ -143,19 +143,23 @@ def checked_out(array: Any, out: Any) -> Any:
 
 
 def renew_transpose(base: Any, transpose: Any) -> None:
-    """Write the values of `base` into `transpose`, an array of the transposed matrix.
-
-    Where they go is found once and kept: 4 bytes a slot. The structure of both must not have changed since it was made.
+    """Write the values of `base` into `transpose`, an array of the transposed matrix, whose structure is that which it had when
+    it was made, as is base's.
     """
-    known = transpose._structure.sources.get("transposed")
     with base._target.use():
-        if known is None:
-            with base._target.aside():
-                slots = base._target.backend("csr").transpose(encoding.slot_numbers(base)._canonical_csr()).data
-                number = (slots + 1).astype(number_dtype(base._values(base._tables).size + 1))
-                known = Sources(_numbered(transpose, number), None, None, 1)
-                transpose._structure.sources["transposed"] = known
-        write(transpose, known, base._values(base._tables), transpose)
+        write(transpose, sources_of_transpose(base, transpose), base._values(base._tables), transpose)
+
+
+def sources_of_transpose(base: Any, transpose: Any) -> Sources:
+    """Where the value table of `base` goes in that of `transpose`, on the current device: kept, 4 bytes a slot."""
+    known: Sources | None = transpose._structure.sources.get("transposed")
+    if known is None:
+        with base._target.aside():
+            slots = base._target.backend("csr").transpose(encoding.slot_numbers(base)._canonical_csr()).data
+            number = (slots + 1).astype(number_dtype(base._values(base._tables).size + 1))
+            known = Sources(_numbered(transpose, number), None, None, 1)
+            transpose._structure.sources["transposed"] = known
+    return known
 
 
 def is_one_structure(one: Any, other: Any) -> bool:
@@ -191,8 +195,8 @@ def _may_write(table: np.ndarray) -> bool:
     return is_own and (is_table or bool(table.flags.writeable))
 
 
-def _fill(base: Any, sources: Sources | None, values: Any, table: Any) -> None:
-    """Write a value table."""
+def fill(base: Any, sources: Sources | None, values: Any, table: Any) -> None:
+    """Write a value table from values in the order that `sources` tell of; None: that of the canonical CSR."""
     module = base._module(base._target)
     if sources is None and hasattr(module, "fill"):
         structure = base._structure
@@ -215,7 +219,7 @@ def _fill(base: Any, sources: Sources | None, values: Any, table: Any) -> None:
 # ------------------------------------------------------------------------------------------------- the order of values
 
 
-def _sources_of_view(base: Any) -> Sources | None:
+def sources_of_view(base: Any) -> Sources | None:
     """The order of ``base.T.tocsr().data``."""
     structure = base._structure
     found: Sources | None = structure.sources.get("view")
@@ -304,7 +308,7 @@ def check_structure(base: Any, row: Any, col: Any) -> None:
 def _numbered(base: Any, number: Any) -> Any:
     """The value table of `base` with these numbers, in the order of the canonical CSR, for its values."""
     table = encoding.empty(base, number.dtype)
-    _fill(base, None, number, table)
+    fill(base, None, number, table)
     return table
 
 

@@ -20,6 +20,7 @@ from ..array import values as renewal
 from ..array.blocks import expanded, sources_of
 from ..array.format import FormatArray
 from ..array.invariants import integer
+from ..array.stack import Stack, checked, stacked
 from ..bbcsr import BBCSRArray
 from ..core import devices
 from ..core.tables import CSR, WARP, Blocks, Sources
@@ -170,6 +171,32 @@ class Assembly:
             array: FormatArray = renewal.write(layout.like, layout.sources, values)
             array._plan = layout.reason
             return array
+
+    def stack(self, values: Any) -> Stack:
+        """The arrays ``plan(values[i])`` as one: see :meth:`cvrarray.CVRArray.stack`.
+
+        Parameters
+        ----------
+        values : (batch, n) array, or (batch, n, block_size, block_size), on the plan's device
+
+        Raises
+        ------
+        TypeError, ValueError
+            As a call; there is no element.
+
+        Examples
+        --------
+        >>> plan = cvrarray.Assembly([0, 1, 1], [0, 1, 1], device="cpu")
+        >>> plan.stack(np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])) @ np.ones(2)
+        array([[ 1.,  5.],
+               [ 4., 11.]])
+        """
+        with self._target.use():
+            size = self.block_size
+            shape = (self.n_values, size, size) if np.ndim(values) == 4 or size > 1 else (self.n_values,)
+            values = checked(self, values, "values", shape, "in the order of the plan's coordinates")
+            layout = self._layout(coercion.check_dtype(values.dtype))
+            return stacked(layout.like, layout.sources, values.reshape(len(values), -1))
 
     def _checked(self, values: Any) -> Any:
         """The values as a flat array on the plan's device."""

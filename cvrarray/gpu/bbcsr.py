@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 import cupy
 import numpy as np
 
-from ..core import few_columns, sharing
+from ..core import few_columns, sharing, short_rows
 from ..core.arrays import Run
 from ..core.tables import CSR, WARP, BBCSRTables, Measured, Wanted, mask_dtype
 from . import bbcsr_matmat, bbcsr_rows, distinct, left_in_l2, plan, prefix, row_lanes, rows_as_entries
 from .bbcsr_lengths import Lengths
 from .bbcsr_tables import BLOCK, as_struct, is_wide, mean_blocks, n_slots, threads
 from .captures import synchronize
-from .compiler import LONG_ROWS_OF_X, ROWS_OF_X, STORED, Kernel
-from .launches import argument, blocks, in_columns, scaling, struct
+from .compiler import LONG_ROWS_OF_X, PRODUCTS, ROWS_OF_X, STORED, Kernel
+from .launches import MOST_IN_Y, argument, blocks, in_columns, scaling, struct
 from .look import Look, host
 from .memory import leading, together
 from .properties import processors
@@ -27,6 +28,9 @@ THREADS_OF_RUNS = 256  # that share a bin of long rows
 LONG, LONG_RUN = 16, 40
 #: Threads of a block whose multiprocessor has as many neighbouring bins as possible: they mostly need the same sectors of x.
 THREADS_NEAR = 512
+#: Of a stack: elements that a block of threads takes in turn, unless fewer keep the device busy; threads of a block, where each
+#: has a row.
+IN_TURN, THREADS_OF_ROWS = 8, 128
 
 
 class Layout(NamedTuple):
@@ -56,6 +60,14 @@ def unroll(block_size: int, itemsize: int, is_far: bool) -> tuple[int, int]:
     if block_size == 1:
         return narrow, (4 if is_far else 8 if itemsize <= 4 else 6 if itemsize <= 8 else 4)
     return narrow, narrow
+
+
+def blocks_of_rows(slots: int, dtype: np.dtype) -> int:
+    """Of a stack: blocks of a multiprocessor, at least, where a thread has registers for the columns, values and x of a row."""
+    n_bytes = slots * dtype.itemsize
+    if n_bytes <= 64:
+        return 12 if slots <= 8 and dtype.kind != "c" else 6
+    return 3 if n_bytes <= 128 else 1
 
 
 def group(block_size: int) -> int:
@@ -111,6 +123,32 @@ MATVEC = Kernel(
     lambda value, product, index, size, alike, sharers, holes, threads, kept, at_once: (
         value, product, index, mask_dtype(size), size, unroll(size, product.itemsize, False)[0],
         alike or unroll(size, product.itemsize, False)[1], holes, sharers, threads, kept, at_once,
+    ),
+)  # fmt: skip
+
+STACK_ROWS = Kernel(
+    "bbcsr_stack",
+    "bbcsr_stack_rows",
+    [
+        (*dtypes, *how)
+        for dtypes in PRODUCTS
+        for how in (("int32", 7, True), ("int32", short_rows.WIDEST, False), ("int64", 5, True))
+    ],
+    lambda value, product, index, slots, pads: (
+        value, product, index, slots, pads, THREADS_OF_ROWS, blocks_of_rows(slots, product),
+    ),
+)  # fmt: skip
+STACK = Kernel(
+    "bbcsr_stack",
+    "bbcsr_stack",
+    [
+        (*dtypes, *how)
+        for dtypes in PRODUCTS
+        for how in (("int32", 1, 0, 1, False), ("int32", 3, 0, 2, False), ("int64", 7, 0, 4, True))
+    ],
+    lambda value, product, index, size, alike, sharers, holes: (
+        value, product, index, mask_dtype(size), size, unroll(size, product.itemsize, False)[0],
+        alike or unroll(size, product.itemsize, False)[1], holes, sharers, threads(sharers),
     ),
 )  # fmt: skip
 
@@ -238,6 +276,42 @@ def _product(t: BBCSRTables, dtype: np.dtype, layout: Layout) -> Run:
     grid = in_columns(n_blocks) if near else (max(1, n_blocks),)
     turns, ends = left_in_l2.turns(), argument(np.int64(n_kept))
     return lambda x, y, alpha, beta: multiply(grid, (n_threads,), (bins, x, y, *scaling(alpha, beta), next(turns), ends))
+
+
+def product_stack(tables: BBCSRTables, values: cupy.ndarray, dtype: np.dtype) -> Callable[[cupy.ndarray, cupy.ndarray], None]:
+    """``run(x, y)``, which does ``y[i] = A_i @ x[i]``, or ``A_i @ x`` for a vector x, on the current device and stream.
+
+    A_i has the structure of `tables` and the value table ``values[i]``, and adds its terms in the order of :func:`product`.
+    """
+    t, count = tables._replace(data=values[0], distinct=None), len(values)
+    bins, index = as_struct(t), t.col_wide.dtype
+    longest, is_even = row_lanes.longest_even(t, dtype, partial(slots_by_rows, t)) if t.block_size == 1 else (0, False)
+    sharers = 1 if is_even else _sharers(t, dtype.itemsize)
+    if not is_even and t.block_size == 1 and sharers == 1:
+        longest = int(Lengths(t).most)
+    if 0 < longest <= short_rows.WIDEST:
+        multiply = STACK_ROWS(values.dtype, dtype, index, longest, not is_even)
+        n_threads, at_once = THREADS_OF_ROWS, blocks_of_rows(longest, dtype) * processors()
+        n_blocks = -(-t.col_base.size * WARP // THREADS_OF_ROWS)
+    else:
+        in_flight = next(iter(layouts(t, dtype).values())).in_flight
+        multiply = STACK(values.dtype, dtype, index, t.block_size, in_flight, sharers, t.present is not None)
+        n_threads = threads(sharers)
+        at_once = sharing.warps_at_once(t.block_size, dtype.itemsize) * WARP * processors() // n_threads
+        n_blocks = -(-t.col_base.size * sharers * WARP // n_threads)
+    groups = max(1, at_once // n_blocks)  # of elements, whose blocks are all on the device at once
+    in_turn = min(IN_TURN, -(-count // groups))
+    (n_rows, n_cols), apart = t.shape, values.shape[1]
+
+    def run(x: cupy.ndarray, y: cupy.ndarray) -> None:
+        for begin in range(0, count, MOST_IN_Y * in_turn):  # a launch, but for hundreds of thousands of elements
+            left, x_apart = min(count - begin, MOST_IN_Y * in_turn), n_cols if x.ndim > 1 else 0
+            of = struct(left, apart, x_apart, n_rows, in_turn)
+            here = bins if not begin else as_struct(t._replace(data=values[begin]))
+            grid = n_blocks, -(-left // in_turn)
+            multiply(grid, (n_threads,), (here, of, x[begin:] if x.ndim > 1 else x, y[begin:]))
+
+    return run
 
 
 def _sharers(t: BBCSRTables, itemsize: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from ..core import few_columns
 from ..core.arrays import Run
 from ..core.tables import CSR, SPLITS, WARP, CVRTables, Runs, Wanted
 from . import (
+    bbcsr,
     cvr_matmat,
     distinct,
     left_in_l2,
@@ -277,6 +279,21 @@ def product(tables: CVRTables, dtype: np.dtype) -> Run:
     if shared_memory.is_large(t):
         ways.append(plan.Candidate("chunks, shared", lambda: shared_memory.product(t, dtype, as_struct, cuts_of_stream)))
     return plan.fastest(ways, structure(t), ("A @ x", dtype))
+
+
+def product_stack(
+    tables: CVRTables, values: cupy.ndarray, dtype: np.dtype
+) -> Callable[[cupy.ndarray, cupy.ndarray], None] | None:
+    """As that of BBCSR, where :func:`product` has as many slots for every row: then both add in one order, so BBCSR's kernel
+    multiplies by a copy of the values in that format's order. Else None.
+    """
+    is_even = row_lanes.longest_even(tables, dtype, partial(slots_by_rows, tables))[1]
+    if segments.cut(tables, dtype) is not None or not is_even:
+        return None
+    numbers = slots_by_rows(tables)
+    bins = bbcsr.convert(numbers._replace(indptr=numbers.indptr.astype(numbers.indices.dtype, copy=False)), 1)
+    copy = values.take(cupy.maximum(bins.data - 1, 0), axis=1)  # what padding has is not multiplied
+    return bbcsr.product_stack(bins, copy, dtype)
 
 
 def numbers_pay(t: CVRTables) -> bool:

@@ -108,6 +108,13 @@ def _lanes(t: BBCSRTables | CVRTables, dtype: np.dtype, nonzeros: Callable[[], C
     return slots(t, dtype, lambda: longest(t, nonzeros)) if isinstance(t, CVRTables) else 0, False
 
 
+def longest_even(t: BBCSRTables | CVRTables, dtype: np.dtype, nonzeros: Callable[[], CSR]) -> tuple[int, bool]:
+    """Nonzeros of the longest row, and True, where :func:`product` has as many slots for every row of `t`; else 0 and False."""
+    is_cvr = isinstance(t, CVRTables)
+    length, is_even = (0, False) if is_cvr and not suits(t) else _lanes(t, dtype, nonzeros)
+    return (length, True) if is_even else (0, False)
+
+
 def longest(t: BBCSRTables | CVRTables, nonzeros: Callable[[], CSR]) -> int:
     """Nonzeros of the longest row; ``nonzeros()`` as for :func:`product`."""
 

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..array.base import SparseArray
+from ..array.stack import Stack
 from ..input import coercion
-from . import arguments, operators, preconditioners, solving
+from . import arguments, operators, preconditioners, solving, stacked
 from .arguments import Arguments
 from .solution import Outcome, Solution
 from .system import Lanes
@@ -39,7 +40,7 @@ def cg(
     M: Any = None,
     callback: Callable[[Any], Any] | None = None,
     precision: str | None = None,
-) -> tuple[Any, int]:
+) -> tuple[Any, Any]:
     """Solve ``A @ x = b`` by conjugate gradients, for a symmetric (Hermitian) positive definite A.
 
     Parameters
@@ -47,6 +48,8 @@ def cg(
     A : (n, n) array of ours, sparse or dense matrix, or operator
         A sparse matrix of another package is converted to an array of ours first: for many calls make that yourself. An
         operator has ``shape``, ``dtype`` and ``matvec(x, out=)``; SciPy's and CuPy's LinearOperators are such.
+        A stack (``A.stack(V)``) is as many systems, solved side by side: b, x0 and x are (batch, n), `info` has a number for
+        each, M is None or one of the names, and there is no `callback`. One that fails leaves the others as they are.
     b : (n,) or (n, k) array on A's device
         k columns are k systems, solved side by side through ``A @ X``; each stops by its own tolerance. Any numeric
         dtype: the solution is in single precision where A and b are; integers and float16 count as float64.
@@ -89,7 +92,7 @@ def cg(
     """
     solver = CG(A, M=M, rtol=rtol, atol=atol, maxiter=maxiter, precision=precision)
     found = solver._solve(b, x0, None, callback)
-    return found.x, found.info
+    return found.x, stacked.infos(found) if isinstance(A, Stack) else found.info
 
 
 class _Taken(NamedTuple):
@@ -174,14 +177,21 @@ class CG:
             raise TypeError(f"precision='mixed' needs a sparse matrix, which can be cast; got {type(A).__name__}. Use asarray")
         if precision == "mixed" and iterations is not None:
             raise ValueError("precision='mixed' refines until a tolerance holds; it excludes iterations")
-        operators.check_square(getattr(A, "shape", None) or np.shape(A))
+        shape = getattr(A, "shape", None) or np.shape(A)
+        operators.check_square(shape[1:] if isinstance(A, Stack) else shape)
         self._precision, self._history = precision, bool(history)
         self._named = M if isinstance(M, str) else None
-        self._taken = _Taken(A, preconditioners.named(M, A) if isinstance(M, str) else M)
+        self._taken = _Taken(A, self._preconditioner(M, A))
         self._tolerances = arguments.tolerance(rtol, "rtol"), arguments.tolerance(atol, "atol")
         self._maxiter = None if maxiter is None else arguments.count(maxiter, "maxiter", 0)
         self._iterations = None if iterations is None else arguments.count(iterations, "iterations", 0)
         self._lanes = Lanes()
+
+    @staticmethod
+    def _preconditioner(M: Any, A: Any) -> Any:
+        if isinstance(A, Stack):
+            return stacked.preconditioner(M, A)
+        return preconditioners.named(M, A) if isinstance(M, str) else M
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies do not share solver memory."""
@@ -240,32 +250,44 @@ class CG:
         array([0.5  , 0.25 , 0.125])
         """
         old, M = self._taken
+        if isinstance(old, Stack) and not isinstance(A, Stack):
+            raise TypeError(f"A must be a Stack, as it was; got {type(A).__name__}. Use A.stack(V)")
         if isinstance(old, SparseArray) and not isinstance(A, SparseArray):
             raise TypeError(f"A must be an array of ours, as it was; got {type(A).__name__}. Use cvrarray.asarray")
         if tuple(A.shape) != tuple(old.shape) or A.dtype != old.dtype:
             raise ValueError(f"A must have shape {tuple(old.shape)} and dtype {old.dtype}; got {tuple(A.shape)} and {A.dtype}")
-        if isinstance(old, SparseArray) and A.device != old.device:
+        is_ours = isinstance(old, SparseArray | Stack)
+        if is_ours and A.device != old.device:
             raise TypeError(f"A must be on {old.device}; got {A.device}. Use A.to_device")
-        if isinstance(old, SparseArray):
+        if is_ours:
             with old._target.use():
                 old._target.wait()  # other streams will read A
-        if self._named is not None:
+        if isinstance(A, Stack):
+            M = stacked.preconditioner(self._named, A)
+        elif self._named is not None:
             M = M.frozen()
             M.update(A)
         self._taken = _Taken(A, M)
 
     def _solve(self, b: Any, x0: Any, out: Any, callback: Callable[[Any], Any] | None) -> Solution:
         taken = self._taken
-        given = arguments.system(taken.matrix, b, x0, taken.M, out)
+        if isinstance(taken.matrix, Stack):
+            if callback is not None:
+                raise ValueError(
+                    "callback must be left out of a solve with a Stack. Use history=True, or solve with S[i] one by one"
+                )
+            given = stacked.system(taken.matrix, taken.M, b, x0, out)
+        else:
+            given = arguments.system(taken.matrix, b, x0, taken.M, out)
         wanted = taken, getattr(given.preconditioner, "version", None)
         limit = 10 * given.b.shape[0] if self._maxiter is None else self._maxiter
         with np.errstate(all="ignore"), given.device.use():
             if self._iterations is not None:
-                return self._counted(given, wanted)
+                return _as_given(self._counted(given, wanted), taken.matrix)
             if callback is None and not self._history and _is_thin(given):
                 return _one_by_one(lambda one: self._engine(one, wanted), given, self._tolerances, limit)
             found = solving.run(lambda: self._engine(given, wanted), given, self._tolerances, limit, callback)
-        return found._replace(history=found.history if self._history else None)
+        return _as_given(found._replace(history=found.history if self._history else None), taken.matrix)
 
     def _counted(self, given: Arguments, wanted: tuple[Any, Any]) -> Solution:
         """Exactly as many iterations as were asked for."""
@@ -295,9 +317,12 @@ class CG:
         return lane
 
     def _made(self, given: Arguments) -> Any:
-        system = solving.described(given, iterations=self._iterations, history=self._history)
+        is_stack = isinstance(given.matrix, stacked.Columns)
+        system = solving.described(given, iterations=self._iterations, history=self._history, is_stack=is_stack)
         engine: Any
-        if system.device.kind == "cpu":
+        if system.device.kind == "cpu" and is_stack:
+            engine = stacked.InTurn
+        elif system.device.kind == "cpu":
             from .cpu.cg import Engine as engine
         else:
             from .gpu.cg import Engine as engine
@@ -307,6 +332,11 @@ class CG:
             if self._precision == "mixed" and system.dtype not in operators.SINGLE and pays(system):
                 engine = Mixed
         return engine(system)
+
+
+def _as_given(found: Solution, A: Any) -> Solution:
+    """With x as b was given."""
+    return found._replace(x=found.x.T) if isinstance(A, Stack) else found
 
 
 def _is_thin(given: Arguments) -> bool:

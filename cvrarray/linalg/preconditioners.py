@@ -249,14 +249,15 @@ def diagonal_blocks(A: Any, size: int) -> Any:
     return xp.where(slots >= 0, encoding.at(A, slots), A.dtype.type(0))
 
 
-def inverses(blocks: Any, xp: Any) -> Any:
+def inverses(blocks: Any, xp: Any, raises: bool = True) -> Any:
     """The inverses of Hermitian positive definite blocks (n_blocks, size, size), by Cholesky; one column of all at a
     time.
 
     Raises
     ------
     ValueError
-        A block is not positive definite, or singular in double precision; the message names the first.
+        A block is not positive definite, or singular in double precision; the message names the first. Unless it `raises`: then
+        its inverse is nan.
     """
     size = blocks.shape[1]
     lower = xp.zeros_like(blocks)
@@ -272,7 +273,8 @@ def inverses(blocks: Any, xp: Any) -> Any:
             if j + 1 < size:
                 below = blocks[:, j + 1 :, j] - (lower[:, j + 1 :, :j] * row.conj()[:, None, :]).sum(axis=2)
                 lower[:, j + 1 :, j] = below / root[:, None]
-        bad = xp.flatnonzero(~(smallest > size * np.finfo(np.float64).eps) | ~xp.isfinite(lower).all(axis=(1, 2)))
+        is_bad = ~(smallest > size * np.finfo(np.float64).eps) | ~xp.isfinite(lower).all(axis=(1, 2))
+        bad = xp.flatnonzero(is_bad & raises)
         if bad.size:
             k = int(bad[0])
             raise ValueError(
@@ -284,7 +286,8 @@ def inverses(blocks: Any, xp: Any) -> Any:
             root = lower[:, i, i]
             inverse[:, i, :i] = -(lower[:, i, :i, None] * inverse[:, :i, :i]).sum(axis=1) / root[:, None]
             inverse[:, i, i] = 1 / root
-        return xp.matmul(inverse.conj().transpose(0, 2, 1), inverse)
+        inverse = xp.matmul(inverse.conj().transpose(0, 2, 1), inverse)
+        return inverse if raises else xp.where(is_bad[:, None, None], inverse.dtype.type(np.nan), inverse)
 
 
 class Chebyshev(Preconditioner):

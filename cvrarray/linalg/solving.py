@@ -70,8 +70,8 @@ def _scaled(
 ) -> Solution:
     """:func:`run` for norms of b and of the start."""
     b, x, xp, (sizes, starts) = given.b, given.x, given.device.xp, norms
-    ends = [solution.B_NOT_FINITE if not isfinite(size) else solution.X0_NOT_FINITE for size in sizes]
-    left_out = [j for j, of in enumerate(zip(sizes, starts, strict=True)) if not all(map(isfinite, of))]
+    left_out = np.flatnonzero(~(np.isfinite(sizes) & np.isfinite(starts))).tolist()
+    ends = {j: solution.X0_NOT_FINITE if isfinite(sizes[j]) else solution.B_NOT_FINITE for j in left_out}
     start = x.copy() if given.has_start else None
     scale, is_far = scale_of(sizes, starts, b.dtype)
     dropped = np.flatnonzero(is_far | (sizes == 0))
@@ -101,7 +101,7 @@ def _scaled(
     if left_out or is_scaled:
         outcome = outcome._replace(
             residual=outcome.residual / scale,
-            reasons=[ends[j] if j in left_out else reason for j, reason in enumerate(outcome.reasons)],
+            reasons=[ends.get(j, reason) for j, reason in enumerate(outcome.reasons)],
             history=None if outcome.history is None else outcome.history / xp.asarray(scale),
         )
         outcome.residual[left_out] = np.nan

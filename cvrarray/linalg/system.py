@@ -41,6 +41,7 @@ class System:
     device: devices.Device
     iterations: int | None = None  # run exactly so many, and test nothing
     history: bool = False
+    is_stack: bool = False  # each column has a matrix of its own: vectors are in Fortran order
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -6,5 +6,6 @@ PyTorch is imported with this package, and this package when it is asked for or 
 
 from .products import matmul, multiply, sddmm
 from .solves import solve
+from .stacks import multiply_stack, solve_stack, stack
 
-__all__ = ["matmul", "multiply", "sddmm", "solve"]
+__all__ = ["matmul", "multiply", "multiply_stack", "sddmm", "solve", "solve_stack", "stack"]

@@ -12,6 +12,7 @@ from ..array.sampled import at_places
 from ..array.transposed import with_values
 from ..array.values import entries_of
 from . import tensors
+from .stacks import _StackProduct
 from .tensors import (
     _NUMPYS,
     _OPERATORS,
@@ -283,9 +284,11 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def vmap(info: Any, dims: Any, x: torch.Tensor, values: torch.Tensor | None, A: Any, transposed: bool) -> Any:
-        """A stack of operands is one product with all of their columns."""
-        if dims[1] is not None:
-            return _each(lambda x, values, *of: _applied(of[0], x, values, of[1]), info, dims, x, values, A, transposed)
+        """A stack of operands is one product with all of their columns, one of values a product with a stack of arrays."""
+        if dims[1] is not None:  # a stack of arrays
+            x = x if dims[0] is None else x.movedim(dims[0], 0)
+            x = x.expand(info.batch_size, *x.shape) if dims[0] is None and x.ndim == 2 else x
+            return _StackProduct.apply(x, values.movedim(dims[1], 0), A, transposed, None), 0  # type: ignore[union-attr]
         x = x.movedim(dims[0], 1)
         y = _applied(A, x.reshape(x.shape[0], -1), values, transposed)
         return y.reshape(y.shape[0], *x.shape[1:]), 1

@@ -33,17 +33,18 @@ from cvrarray.linalg.operators import multiply
 from cvrarray.linalg.solution import Outcome
 from cvrarray.linalg.system import System, apply
 
-EACH_KIND = [(dtype, kind) for (dtype,) in VECTORS for kind in KINDS]
-#: Dtypes of b and of the vectors, and kind.
+EACH_KIND = [(dtype, kind, is_stack) for (dtype,) in VECTORS for kind in KINDS for is_stack in (False, True)]
+#: Dtypes of b and of the vectors, kind, and whether each column is a system of a stack.
 RESIDUAL = Kernel(
     "cg",
     "cg_residual",
-    [(dtype, dtype, kind) for dtype, kind in EACH_KIND]
-    + [(wide, dtype, kind) for wide, dtype in (("float64", "float32"), ("complex128", "complex64")) for kind in KINDS],
+    [(dtype, dtype, kind, is_stack) for dtype, kind, is_stack in EACH_KIND]
+    + [(wide, dtype, kind, False) for wide, dtype in (("float64", "float32"), ("complex128", "complex64")) for kind in KINDS],
 )
-CURVATURE = Kernel("cg", "cg_curvature", VECTORS)
+EACH = [(dtype, is_stack) for (dtype,) in VECTORS for is_stack in (False, True)]
+CURVATURE = Kernel("cg", "cg_curvature", EACH)
 STEP = Kernel("cg", "cg_step", EACH_KIND)
-WEIGH = Kernel("cg", "cg_weigh", VECTORS)
+WEIGH = Kernel("cg", "cg_weigh", EACH)
 TURN = Kernel("cg", "cg_turn", EACH_KIND)
 
 #: Below this part of the true residual that they began from, residuals that iterations update are rounding alone, by the
@@ -87,7 +88,8 @@ class Engine:
         self._part = ROUNDING[np.zeros(0, system.dtype).real.itemsize]
         with system.device.use():
             self._kind = preconditioner_kind(system.preconditioner)
-            self._layout = Layout.of(system.n, system.columns or 1, self._block_size())
+            laid_out = Layout.of_stack if system.is_stack else Layout.of
+            self._layout = laid_out(system.n, system.columns or 1, self._block_size())
             self._loop: Any = None
             self._state = State(self._layout, system.dtype, self._kind, self._block_size())
             self._advance: Any = None
@@ -113,7 +115,7 @@ class Engine:
 
     def _prepare(self) -> None:
         """Compile what is to be launched, and prepare products: none of it can be done in a capture."""
-        self._residual = RESIDUAL(self._wide, self.system.dtype, self._kind)
+        self._residual = RESIDUAL(self._wide, self.system.dtype, self._kind, self.system.is_stack)
         self._multiply(self._state.p, self._state.q)
         if self._kind == GIVEN:
             self._precondition()
@@ -122,17 +124,18 @@ class Engine:
         """The same for :meth:`step`, which a loop in one kernel does without."""
         if self._has_steps:
             return
-        if self._advance is None:
+        if self._advance is None and not self.system.is_stack:
             self._advance = advance(self._state, self._layout, self._kind)
         if self._advance is None:
             for kernel in (STEP, TURN):
-                kernel(self.system.dtype, self._kind)
+                kernel(self.system.dtype, self._kind, self.system.is_stack)
             for kernel in (CURVATURE, WEIGH):
-                kernel(self.system.dtype)
+                kernel(self.system.dtype, self.system.is_stack)
         self._has_steps = True
 
     def _shaped(self, vector: cupy.ndarray) -> cupy.ndarray:
-        return vector.reshape(self.system.shape)
+        shape = self.system.shape
+        return vector.reshape(shape[::-1]).T if self.system.is_stack else vector.reshape(shape)
 
     def _multiply(self, x: cupy.ndarray, out: cupy.ndarray) -> None:
         multiply(self._matrix, self._shaped(x), self._shaped(out))
@@ -149,6 +152,7 @@ class Engine:
                 state.begin(None, count, self.system.history)
                 return self._exactly(b, x, count, callback)
             refuse_capture()
+            b = cupy.asfortranarray(b) if self.system.is_stack else b
             state.begin(tolerance, limit, self.system.history)
             _copy(x, state.x)
             return self._to_tolerance(b, x, limit, callback)
@@ -216,7 +220,9 @@ class Engine:
         )  # fmt: skip
         if self._kind == GIVEN:
             self._precondition()
-            layout.launch(WEIGH(self.system.dtype), (state.sums, state.columns, state.r, state.z, state.p))
+            layout.launch(
+                WEIGH(self.system.dtype, self.system.is_stack), (state.sums, state.columns, state.r, state.z, state.p)
+            )
 
     def _iterate(self, limit: int, callback: Callback | None, looks: bool) -> None:
         """Iterations until all columns have ended, `limit` at most; those of a launch, where it `stops`."""
@@ -245,11 +251,14 @@ class Engine:
         hold. The two add in another order, so the structure decides and not a measurement.
         """
         if self._wanted == "persistent" or (self._wanted == "fastest" and not self._waits_for_gathers()):
-            found = persistent.loop(self._matrix, self._state, self._layout, self._kind, self._loop)
+            if self.system.is_stack:
+                found = persistent.of_stack(self._matrix.stack, self._state, self._kind)
+            else:
+                found = persistent.loop(self._matrix, self._state, self._layout, self._kind, self._loop)
             if found is not None:
                 return found
         self._prepare_steps()
-        if self._wanted != "launches" and can_be_captured(self._matrix, self.system.preconditioner):
+        if self._wanted != "launches" and (self.system.is_stack or can_be_captured(self._matrix, self.system.preconditioner)):
             return Batches(self, self._default_batch())
         return Launches(self)
 
@@ -266,21 +275,21 @@ class Engine:
     def step(self) -> None:
         """The launches of one iteration."""
         self._prepare_steps()
-        state, layout, dtype = self._state, self._layout, self.system.dtype
+        state, layout, dtype, is_stack = self._state, self._layout, self.system.dtype, self.system.is_stack
         self._multiply(state.p, state.q)
         if self._advance is not None:
             self._advance.launch()
             return
-        layout.launch(CURVATURE(dtype), (state.sums, state.columns, state.p, state.q))
+        layout.launch(CURVATURE(dtype, is_stack), (state.sums, state.columns, state.p, state.q))
         layout.launch(
-            STEP(dtype, self._kind),
+            STEP(dtype, self._kind, is_stack),
             (state.sums, state.columns, state.inverse, state.block_size, state.q, state.r, state.z, state.history),
             shared_mem=state.shared_mem,
         )
         if self._kind == GIVEN:
             self._precondition()
-            layout.launch(WEIGH(dtype), (state.sums, state.columns, state.r, state.z, state.p))
-        layout.launch(TURN(dtype, self._kind), (state.columns, state.inverse, state.r, state.z, state.x, state.p))
+            layout.launch(WEIGH(dtype, is_stack), (state.sums, state.columns, state.r, state.z, state.p))
+        layout.launch(TURN(dtype, self._kind, is_stack), (state.columns, state.inverse, state.r, state.z, state.x, state.p))
 
 
 def _copy(source: cupy.ndarray, to: cupy.ndarray) -> None:

@@ -12,6 +12,7 @@ from cvrarray.gpu.properties import processors
 
 THREADS, MANY = constant("vectors.cuh", "THREADS"), constant("cg.cu", "MANY")  # of a block, and of one of cg_advance
 BLOCKS_A_PROCESSOR = 8, 4  # of one column, and of several: one block adds up the sums of all
+ROWS_OF_STACK, MOST_BLOCKS_OF_STACK = 4, 1024  # of a thread and of a system, in stacks
 MOST_SUMS = 2  # of a column at a time, of most kernels
 
 #: Dtypes of vectors, as cases of kernels.
@@ -38,6 +39,15 @@ class Layout(NamedTuple):
         at_once = max(1, BLOCKS_A_PROCESSOR[k > 1] * processors() // tiles)
         grid = max(1, min(-(-n // rows), at_once)), tiles
         return cls(n, k, rows, columns, grid, struct(n, k, rows | columns << 32))
+
+    @classmethod
+    def of_stack(cls, n: int, k: int, block_size: int = 1) -> Layout:
+        """For vectors of `k` systems, one after the other, each with a preconditioner of its own: no block has rows of two. How
+        a system's rows are added up depends on `n` alone.
+        """
+        rows = THREADS // block_size * block_size
+        grid = max(1, min(-(-n // (ROWS_OF_STACK * rows)), MOST_BLOCKS_OF_STACK)), k
+        return cls(n, k, rows, 1, grid, struct(n, k, rows | 1 << 32, -(-n // block_size) * block_size))
 
     @classmethod
     def of_waiting_blocks(cls, n: int, k: int, block_size: int) -> Layout:
