@@ -15,7 +15,6 @@ from . import tensors
 from .tensors import (
     _NUMPYS,
     _OPERATORS,
-    _TORCHS,
     _array,
     _check,
     _check_tensor,
@@ -25,6 +24,7 @@ from .tensors import (
     _of_columns,
     _on_stream,
     _operator,
+    _own_dtype,
     _version,
     _view,
 )
@@ -125,6 +125,7 @@ def sddmm(A: Any, X: torch.Tensor, Y: torch.Tensor, values: torch.Tensor | bool 
     >>> scores.tolist(), X.grad.tolist()
     ([3.0, 22.0, 18.0], [[11.0, 14.0], [9.0, 12.0]])
     """
+    number = _number(A)
     if not torch.compiler.is_compiling():  # the operator checks its operands
         _check_factors(A, X, Y)
         if isinstance(values, torch.Tensor):
@@ -134,10 +135,10 @@ def sddmm(A: Any, X: torch.Tensor, Y: torch.Tensor, values: torch.Tensor | bool 
     if isinstance(values, torch.Tensor) and values.shape != (A.nnz,):
         raise ValueError(f"values must have shape ({A.nnz},), one for each entry of A.data; got {tuple(values.shape)}")
     if values is True:
-        values = torch.ops.cvrarray.own_values(X.detach(), _number(A), A.nnz)
+        values = torch.ops.cvrarray.own_values(X.detach(), number, A.nnz)
     dtype = torch.promote_types(X.dtype, Y.dtype)
     dtype = torch.promote_types(dtype, values.dtype) if isinstance(values, torch.Tensor) else dtype
-    found = _sampled(X.to(dtype), Y.to(dtype), _number(A), A.nnz)
+    found = _sampled(X.to(dtype), Y.to(dtype), number, A.nnz)
     return found * values if isinstance(values, torch.Tensor) else found
 
 
@@ -145,8 +146,6 @@ def _check_factors(A: Any, X: Any, Y: Any) -> None:
     """TypeError or ValueError unless X and Y are factors of a product at A's places."""
     for tensor, name, n in ((X, "X", A.shape[0]), (Y, "Y", A.shape[1])):
         _check_tensor(A, tensor, name)
-        if tensor.dtype not in _NUMPYS:
-            raise TypeError(f"{name} must be of a dtype that NumPy has; got {tensor.dtype}. Use {name}.to(torch.float32)")
         if tensor.ndim not in (1, 2) or tensor.shape[0] != n:
             raise ValueError(f"{name} must have shape ({n},) or ({n}, k) for shape {A.shape}; got {tuple(tensor.shape)}")
     if X.shape[1:] != Y.shape[1:]:
@@ -333,7 +332,7 @@ def _at_places(left: torch.Tensor, right: torch.Tensor, number: int, n_entries: 
 def _own_values(like: torch.Tensor, number: int, n_entries: int) -> torch.Tensor:
     """``torch.ops.cvrarray.own_values``, computed: the values of the array of a number."""
     A = _array(number)
-    out = like.new_empty(n_entries, dtype=_TORCHS[A.dtype])
+    out = like.new_empty(n_entries, dtype=_own_dtype(A))
     if n_entries:
         with _on_stream(like):
             _view(out)[...] = entries_of(A)
@@ -375,4 +374,4 @@ for _kind in ("CPU", "CUDA"):
 
 @torch.library.register_fake("cvrarray::own_values", lib=_OPERATORS)  # type: ignore[untyped-decorator]
 def _shape_of_own_values(like: Any, number: int, n_entries: int) -> Any:
-    return like.new_empty(n_entries, dtype=_TORCHS[_array(number).dtype])
+    return like.new_empty(n_entries, dtype=_own_dtype(_array(number)))

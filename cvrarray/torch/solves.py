@@ -110,15 +110,16 @@ def solve(
     >>> x.detach().numpy().round(9), (11 * values.grad).round().tolist()
     (array([1., 2., 2.]), [-2.0, -4.0, -3.0, -6.0, -11.0])
     """
-    name, number = (M, 0) if isinstance(M, str) else ("", 0 if M is None else _number_of_preconditioner(M))
-    options = (method, name, number, rtol, atol, maxiter, restart, unconverged)
+    name, number = (M, 0) if isinstance(M, str) else (None, 0 if M is None else _number_of_preconditioner(M))
     of_array = _number(A)
+    if not torch.compiler.is_compiling():  # the operator checks its arguments
+        _check_system(A, b, values, (method, name, number, rtol, atol, maxiter, restart, unconverged))
+        maxiter, restart = (None if n is None else arguments.count(n, "maxiter", 0) for n in (maxiter, restart))
+    options = (method, name, number, rtol, atol, maxiter, restart, unconverged)
 
     def solved(b: torch.Tensor) -> torch.Tensor:
         return _solve(b, values, of_array, False, False, *options)
 
-    if not torch.compiler.is_compiling():
-        _check_system(A, b, values, options)
     return _of_columns(solved, b) if b.ndim > 2 else solved(b)
 
 
@@ -149,15 +150,15 @@ def _number_of_preconditioner(M: Any) -> int:
     )
 
 
-def _preconditioner(name: str, number: int, A: Any, matrix: Any, values: Any, transposed: bool) -> Any:
+def _preconditioner(name: str | None, number: int, A: Any, matrix: Any, values: Any, transposed: bool) -> Any:
     """What M is for `matrix`, A with other values perhaps, or its transpose; None for none."""
     M = _array(number) if number else None
     if isinstance(M, SparseArray):
         return M.T if transposed else M
     source = A
-    if values is not None and (name or number):
+    if values is not None and (name is not None or number):
         source = matrix if type(matrix) is type(A) and not transposed else A.with_values(values)
-    if name:  # of the base: only that knows its blocks
+    if name is not None:  # of the base: only that knows its blocks
         M, transposed = preconditioners.named(name, getattr(source, "base", source)), transposed != hasattr(A, "base")
     elif M is not None and values is not None:
         M = M.frozen()
@@ -274,7 +275,7 @@ def _mapped_solve(info: Any, dims: Any, b: Any, values: Any, *rest: Any) -> Any:
 
 
 _solve: Callable[..., torch.Tensor] = _operator(
-    "solve(Tensor b, Tensor? values, int number, bool transposed, bool is_gradient, str method, str M, int M_number,"
+    "solve(Tensor b, Tensor? values, int number, bool transposed, bool is_gradient, str method, str? M, int M_number,"
     " float rtol, float atol, int? maxiter, int? restart, str unconverged) -> Tensor",
     *(_computed, _shape_of_solve, _keep_solve, _back_solve, _mapped_solve),
 )

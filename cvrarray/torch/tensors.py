@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..array.base import SparseArray
 from ..array.format import LIVING
 from ..array.transposed import TransposedArray
 from ..core import devices
@@ -25,6 +26,8 @@ _OPERATORS = torch.library.Library("cvrarray", "DEF")
 
 def _number(A: Any) -> int:
     """The number under which an operator finds an array while it lives; negative for a transposed view."""
+    if not isinstance(A, SparseArray):
+        raise TypeError(f"A must be an array of ours; got {type(A).__name__}. Use cvrarray.asarray")
     base: Any = A.base if isinstance(A, TransposedArray) else A
     number: int = base._number
     return number if base is A else -number
@@ -94,6 +97,8 @@ def _operator(
 
 def _each(operator: Callable[..., torch.Tensor], info: Any, dims: Any, *args: Any) -> tuple[torch.Tensor, int]:
     """What maps an operator: a call for each."""
+    if not info.batch_size:
+        raise ValueError("vmap over values, X or Y needs a batch of 1 or more; got 0. Leave the call out")
     of = (
         operator(*(a if dim is None else a.select(dim, k) for a, dim in zip(args, dims, strict=True)))
         for k in range(info.batch_size)
@@ -127,17 +132,30 @@ def _check(A: Any, x: Any, values: Any, name: str = "x") -> None:
         raise ValueError(f"{name} must have shape ({n},), ({n}, k) or (..., {n}, k) for shape {A.shape}; got {tuple(shape)}")
     if values is not None:
         _check_tensor(A, values, "values")
-    dtype = _TORCHS.get(A.dtype) if values is None else values.dtype
-    if (dtype != x.dtype and (dtype is None or torch.promote_types(dtype, x.dtype) != x.dtype)) or x.dtype not in _NUMPYS:
-        raise TypeError(f"{name} must have a dtype that holds the product of {dtype} with it; got {x.dtype}. Use x.to(dtype)")
+    dtype = _own_dtype(A) if values is None else values.dtype
+    if dtype != x.dtype and torch.promote_types(dtype, x.dtype) != x.dtype:
+        raise TypeError(
+            f"{name} must have a dtype that holds the product of {dtype} with it; got {x.dtype}. Use {name}.to(dtype)"
+        )
     if values is not None and values.shape != (A.nnz,):
         raise ValueError(f"values must have shape ({A.nnz},), one for each entry of A.data; got {tuple(values.shape)}")
 
 
+def _own_dtype(A: Any) -> torch.dtype:
+    """PyTorch's dtype of the array's own values."""
+    if A.dtype not in _TORCHS:
+        raise TypeError(f"A must have a dtype that PyTorch computes with; got {A.dtype}. Use A.astype('float64')")
+    return _TORCHS[A.dtype]
+
+
 def _check_tensor(A: Any, tensor: Any, name: str) -> None:
-    """TypeError unless it is a tensor on the array's device."""
+    """TypeError unless it is a dense tensor on the array's device, of a dtype that our arrays have."""
     if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor; got {type(tensor).__name__}. Use torch.as_tensor, or A @ {name}")
+        raise TypeError(f"{name} must be a torch.Tensor; got {type(tensor).__name__}. Use torch.as_tensor")
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"{name} must be a dense tensor; got {tensor.layout}. Use {name}.to_dense()")
+    if tensor.dtype not in _NUMPYS:
+        raise TypeError(f"{name} must be of dtype {', '.join(map(str, _TORCHS))}; got {tensor.dtype}. Use {name}.float()")
     if not _is_at_home(A._target, tensor.device):
         raise TypeError(f"{name} must be on the array's device, {A.device}; got {tensor.device}. Use A.to_device, or .to()")
 
