@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checks import DEFAULTS, bbcsr, cvr, in_pairs
+from checks import DEFAULTS, bbcsr, cvr, in_pairs, in_turn
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -228,6 +228,48 @@ def test_function_transforms(build, method, device):
             for of in (lambda v: solved(b, v).sum(), lambda v: torch.linalg.solve(replaced(v), b).sum())
         )
         torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-8)
+
+
+@PYTORCHS_OWN
+@in_turn("build, method, columns, view", DEFAULTS, NONSYMMETRIC, [((),), ((2,),)], [False, True])
+def test_forward_mode(build, method, columns, view, device):
+    """Tangents of each operator, by themselves and with gradients of gradients; not 0, as PyTorch has it by default."""
+    A, dense, values = made(method, build, device, view, n=4)
+    x, y = random(4, *columns, like=dense).requires_grad_(), random(4, *columns, like=dense).mul(2).requires_grad_()
+    functions = {
+        lambda b, v: solve(A, b, v, method=method, M="jacobi", rtol=1e-13): (x, values),
+        lambda b: solve(A, b, method=method, rtol=1e-13): (x,),
+        lambda x, v: cvrarray.torch.matmul(A, x, v): (x, values),
+        lambda x, y, v: sddmm(A, x, y, v): (x, y, values),
+    }
+    for function, of in functions.items():
+        assert torch.autograd.gradcheck(function, of, check_forward_ad=True, check_batched_grad=True)
+        assert torch.autograd.gradgradcheck(function, of, check_fwd_over_rev=True)
+        of = tuple(each.detach() for each in of)
+        every = tuple(range(len(of)))
+        found, expected = (jacobian(function, every)(*of) for jacobian in (torch.func.jacfwd, torch.func.jacrev))
+        torch.testing.assert_close(found, expected)
+
+
+@PYTORCHS_OWN
+@pytest.mark.filterwarnings("ignore:Attempted to insert:UserWarning")
+def test_forward_mode_that_pytorch_would_drop(device):
+    A, dense, values = made("gmres", cvr(), device)
+    b, values = random(10, like=dense), values.detach()
+
+    def tangent(function):
+        return lambda v: torch.func.jvp(function, (v,), (v,))[1]
+
+    def solved(v):
+        return solve(A, b, v, method="gmres", rtol=1e-12)
+
+    with pytest.raises(NotImplementedError, match="forward-mode derivative of a forward-mode derivative"):
+        tangent(tangent(solved))(values)
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="would drop the tangents of solve"):
+        torch.compile(tangent(solved), fullgraph=True, backend="aot_eager")(values)
+    _, linear = torch.func.linearize(solved, values)  # traced
+    torch.testing.assert_close(linear(values), tangent(solved)(values))
 
 
 @BUILD

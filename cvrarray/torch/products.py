@@ -25,6 +25,7 @@ from .tensors import (
     _on_stream,
     _operator,
     _own_dtype,
+    _tangent,
     _version,
     _view,
 )
@@ -163,6 +164,12 @@ def multiply(left: Any, right: Any) -> torch.Tensor:
 
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
+_is_batched = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda tensor: False)  # by `is_grads_batched`
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has memory of its own, and stands for no others."""
+    return type(tensor) in _PLAIN and not _is_batched(tensor)
 
 
 def _applied(A: Any, x: torch.Tensor, values: torch.Tensor | None, transposed: bool = False) -> torch.Tensor:
@@ -170,7 +177,7 @@ def _applied(A: Any, x: torch.Tensor, values: torch.Tensor | None, transposed: b
 
     PyTorch's dispatcher costs the host more than the product; only tensors that stand for others need it.
     """
-    if type(x) not in _PLAIN or (values is not None and type(values) not in _PLAIN):
+    if not _is_plain(x) or (values is not None and not _is_plain(values)):
         return torch.ops.cvrarray.product(x, values, _number(A), A.shape[transposed], transposed)
     wants_gradient = torch.is_grad_enabled() and (x.requires_grad or (values is not None and values.requires_grad))
     if tensors._are_transformed():
@@ -253,16 +260,17 @@ def _back_product(ctx: Any, gradient: Any) -> Any:
 
 
 class _Transformed(torch.autograd.Function):  # type: ignore[misc]
-    """The operator without PyTorch's dispatcher, for ``torch.func``."""
+    """The operator for ``torch.func``, of which what is registered knows nothing."""
 
     @staticmethod
     def forward(x: torch.Tensor, values: torch.Tensor | None, A: Any, transposed: bool) -> torch.Tensor:
-        return _computed(A, x, values, transposed)
+        return torch.ops.cvrarray.product(x, values, _number(A), A.shape[transposed], transposed)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         x, values, ctx.array, ctx.transposed = inputs  # the array lives until the gradients are computed
         ctx.save_for_backward(x, values)
+        ctx.save_for_forward(x, values)
         ctx.version = _version(ctx.array)
 
     @staticmethod
@@ -279,6 +287,15 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
             found = _sampled(*pair, _number(A), values.shape[0])
             to_values = (found if values.is_complex() else torch.real(found)).to(values.dtype)
         return to_x, to_values, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, of_x: torch.Tensor | None, of_values: torch.Tensor | None, *_: Any) -> torch.Tensor:
+        """The tangent of a product that is linear in both."""
+        x, values = ctx.saved_tensors
+        return _tangent(
+            None if of_x is None else _applied(ctx.array, of_x, values, ctx.transposed),
+            None if of_values is None else _applied(ctx.array, x, of_values, ctx.transposed),
+        )
 
     @staticmethod
     def vmap(info: Any, dims: Any, x: torch.Tensor, values: torch.Tensor | None, A: Any, transposed: bool) -> Any:
@@ -298,9 +315,14 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
         _Transformed.setup_context(ctx, inputs, None)
-        return _Transformed.forward(*inputs)
+        x, values, A, transposed = inputs
+        return _computed(A, x, values, transposed)
 
     backward = _Transformed.backward
+
+
+def _ahead_product(ctx: Any, of_x: Any, of_values: Any, *_: Any) -> Any:
+    return _Transformed.jvp(ctx, of_x, of_values)
 
 
 def _mapped_product(info: Any, dims: Any, x: Any, values: Any, number: int, n_rows: int, transposed: bool) -> Any:
@@ -309,7 +331,7 @@ def _mapped_product(info: Any, dims: Any, x: Any, values: Any, number: int, n_ro
 
 _operator(
     "product(Tensor x, Tensor? values, int number, int n_rows, bool transposed) -> Tensor",
-    *(_product, _shape_of_product, _keep_product, _back_product, _mapped_product),
+    *(_product, _shape_of_product, _keep_product, _back_product, _ahead_product, _mapped_product),
 )
 
 # --------------------------------------------------------------------------------------------- products at stored places
@@ -345,8 +367,10 @@ def _shape_of_sampled(left: Any, right: Any, number: int, n_entries: int) -> Any
 
 
 def _keep_sampled(ctx: Any, inputs: Any, output: Any) -> None:
-    left, right, number, _ = inputs
+    left, right, number, n_entries = inputs
     ctx.save_for_backward(left, right)
+    ctx.save_for_forward(left, right)
+    ctx.n_entries = n_entries
     ctx.array = _array(number)
 
 
@@ -358,13 +382,19 @@ def _back_sampled(ctx: Any, gradient: Any) -> Any:
     return to_left, to_right, None, None
 
 
+def _ahead_sampled(ctx: Any, of_left: Any, of_right: Any, *_: Any) -> Any:
+    left, right = ctx.saved_tensors
+    pairs = [(of_left, right), (left, of_right)]
+    return _tangent(*(_sampled(*pair, _number(ctx.array), ctx.n_entries) for pair in pairs if None not in pair))
+
+
 def _mapped_sampled(info: Any, dims: Any, *inputs: Any) -> Any:
     return _each(_sampled, info, dims, *inputs)
 
 
 _sampled: Callable[..., torch.Tensor] = _operator(
     "sampled(Tensor left, Tensor right, int number, int n_entries) -> Tensor",
-    *(_at_places, _shape_of_sampled, _keep_sampled, _back_sampled, _mapped_sampled),
+    *(_at_places, _shape_of_sampled, _keep_sampled, _back_sampled, _ahead_sampled, _mapped_sampled),
 )
 
 _OPERATORS.define("own_values(Tensor like, int number, int n_entries) -> Tensor")

@@ -16,7 +16,7 @@ from ..core import devices
 from ..linalg import arguments, preconditioners
 from ..linalg.operators import check_square
 from ..linalg.solution import INFO
-from .products import _sampled
+from .products import _applied, _sampled
 from .tensors import (
     _NUMPYS,
     _array,
@@ -27,6 +27,7 @@ from .tensors import (
     _of_columns,
     _on_stream,
     _operator,
+    _tangent,
     _version,
     _view,
 )
@@ -246,6 +247,7 @@ def _keep_solve(ctx: Any, inputs: Any, output: Any) -> None:
     _, values, ctx.number, ctx.transposed, _, *ctx.options = inputs
     ctx.array, ctx.M = _array(ctx.number), _array(ctx.options[2]) if ctx.options[2] else None  # they live as long
     ctx.save_for_backward(values, output)
+    ctx.save_for_forward(values, output)
     ctx.version = _version(ctx.array)
 
 
@@ -266,6 +268,13 @@ def _back_solve(ctx: Any, gradient: Any) -> Any:
     return to_b, to_values, *[None] * 11
 
 
+def _ahead_solve(ctx: Any, of_b: Any, of_values: Any, *_: Any) -> Any:
+    """``A @ tangent = of_b - of_A @ x``."""
+    values, x = ctx.saved_tensors
+    of_A = None if of_values is None else -_applied(ctx.array, x, of_values, ctx.transposed)
+    return _solve(_tangent(of_b, of_A), values, ctx.number, ctx.transposed, True, *ctx.options)
+
+
 def _mapped_solve(info: Any, dims: Any, b: Any, values: Any, *rest: Any) -> Any:
     """Vectors of one matrix are columns."""
     if dims[1] is not None:
@@ -277,5 +286,5 @@ def _mapped_solve(info: Any, dims: Any, b: Any, values: Any, *rest: Any) -> Any:
 _solve: Callable[..., torch.Tensor] = _operator(
     "solve(Tensor b, Tensor? values, int number, bool transposed, bool is_gradient, str method, str? M, int M_number,"
     " float rtol, float atol, int? maxiter, int? restart, str unconverged) -> Tensor",
-    *(_computed, _shape_of_solve, _keep_solve, _back_solve, _mapped_solve),
+    *(_computed, _shape_of_solve, _keep_solve, _back_solve, _ahead_solve, _mapped_solve),
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from ..core.extensions import optional
 
 with optional("cvrarray.torch", "PyTorch", "torch"):
     import torch
+    from torch._functorch import eager_transforms
+    from torch.autograd import forward_ad
 
 _OPERATORS = torch.library.Library("cvrarray", "DEF")
 
@@ -60,24 +62,42 @@ def _check_version(ctx: Any, values: torch.Tensor | None) -> None:
 # ------------------------------------------------------------------------------------------------------- operators
 
 
-# A name of PyTorch's own, which may go in any version, is quicker than the public way: to use `autograd.Function` always.
-_are_transformed = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)  # by vmap, torch.func.grad and the like
+# Names of PyTorch's own, which may go in any version, are quicker than the public way: to use `autograd.Function` always.
+_are_functions_transformed = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+
+
+def _are_transformed() -> bool:
+    """Whether vmap, torch.func.grad, forward-mode derivatives or the like are at work, of which operators know nothing."""
+    return _are_functions_transformed() or _is_forward_mode()
+
+
+def _is_forward_mode() -> bool:
+    level: int = getattr(forward_ad, "_current_level", 0)
+    return level >= 0
 
 
 def _operator(
-    schema: str, computed: Callable[..., Any], shape: Callable[..., Any], keep: Any, back: Any, mapped: Any
+    schema: str, computed: Callable[..., Any], shape: Callable[..., Any], keep: Any, back: Any, ahead: Any, mapped: Any
 ) -> Callable[..., torch.Tensor]:
     """The operator that `computed` computes of tensors that have memory, registered, as a function that every transform of
     PyTorch's takes.
 
     ``shape(*inputs)`` is an empty tensor like its output; ``keep(ctx, inputs, output)`` and ``back(ctx, gradient)`` are its
-    gradient's, ``mapped(info, dims, *inputs)`` is that of ``torch.func.vmap``.
+    gradient's, ``ahead(ctx, *tangents)`` is forward mode's, ``mapped(info, dims, *inputs)`` is ``torch.func.vmap``'s.
     """
     name = schema.partition("(")[0]
     _OPERATORS.define(schema)
     for kind in ("CPU", "CUDA"):
         _OPERATORS.impl(name, computed, kind)
-    torch.library.register_fake(f"cvrarray::{name}", shape, lib=_OPERATORS)
+
+    def traced(*inputs: Any) -> Any:
+        if torch.compiler.is_compiling() and _is_forward_mode():
+            raise NotImplementedError(
+                f"torch.compile would drop the tangents of {name}. Compile the function alone, or use reverse mode"
+            )
+        return shape(*inputs)
+
+    torch.library.register_fake(f"cvrarray::{name}", traced, lib=_OPERATORS)
     torch.library.register_autograd(f"cvrarray::{name}", back, setup_context=keep, lib=_OPERATORS)
     torch.library.register_vmap(f"cvrarray::{name}", mapped, lib=_OPERATORS)
     registered = getattr(torch.ops.cvrarray, name)
@@ -85,7 +105,7 @@ def _operator(
     class Function(torch.autograd.Function):  # type: ignore[misc]
         """The same for ``torch.func``, of which what is registered knows nothing."""
 
-        forward, setup_context, backward, vmap = map(staticmethod, (computed, keep, back, mapped))
+        forward, setup_context, backward, jvp, vmap = map(staticmethod, (registered, keep, back, ahead, mapped))
 
     def call(*inputs: Any) -> torch.Tensor:
         is_for_functions = not torch.compiler.is_compiling() and _are_transformed()
@@ -93,6 +113,16 @@ def _operator(
         return result
 
     return call
+
+
+def _tangent(*terms: torch.Tensor | None) -> torch.Tensor:
+    """The sum of a tangent's terms; None stands for those of operands that have no tangent."""
+    if getattr(eager_transforms, "JVP_NESTING", 0) > 1:
+        raise NotImplementedError(
+            "a forward-mode derivative of a forward-mode derivative would be 0, as PyTorch drops tangents within an"
+            " autograd.Function. Use torch.func.jacrev for one of the two, or torch.func.hessian"
+        )
+    return reduce(torch.add, [term for term in terms if term is not None])
 
 
 def _each(operator: Callable[..., torch.Tensor], info: Any, dims: Any, *args: Any) -> tuple[torch.Tensor, int]:
