@@ -283,9 +283,7 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
             _check_version(ctx, values)
             to_x = _applied(A, gradient.conj(), values, not transposed).conj()
         if values is not None and ctx.needs_input_grad[1]:
-            pair = (x.conj(), gradient) if transposed else (gradient, x.conj())
-            found = _sampled(*pair, _number(A), values.shape[0])
-            to_values = (found if values.is_complex() else torch.real(found)).to(values.dtype)
+            to_values = _for_values(gradient, x, values, _number(A), transposed)
         return to_x, to_values, None, None
 
     @staticmethod
@@ -335,6 +333,13 @@ _operator(
 )
 
 # --------------------------------------------------------------------------------------------- products at stored places
+
+
+def _for_values(gradient: torch.Tensor, x: torch.Tensor, values: torch.Tensor, number: int, transposed: bool) -> torch.Tensor:
+    """The gradient for values of a product with x: ``gradient * conj(x)`` at the array's entries."""
+    pair = (x.conj(), gradient) if transposed else (gradient, x.conj())
+    found = _sampled(*pair, number, values.shape[0])
+    return (found if values.is_complex() else torch.real(found)).to(values.dtype)
 
 
 def _at_places(left: torch.Tensor, right: torch.Tensor, number: int, n_entries: int) -> torch.Tensor:

@@ -16,7 +16,7 @@ from ..core import devices
 from ..linalg import arguments, preconditioners
 from ..linalg.operators import check_square
 from ..linalg.solution import INFO
-from .products import _applied, _sampled
+from .products import _applied, _for_values
 from .tensors import (
     _NUMPYS,
     _array,
@@ -54,9 +54,10 @@ def solve(
     The backward pass solves with the transpose of A by the same method and preconditioner (with A itself where the method
     is for symmetric matrices), and takes the gradient with respect to the values at A's places alone:
     ``A.H @ g_b = g``, ``g_values[e] = -g_b[row[e]] * conj(x[col[e]])``. So it takes as long as the solve, and memory for
-    at most four vectors more and the gradients; for that of the values A keeps 8 bytes for each entry, where it lies. It
-    is the registered operator ``torch.ops.cvrarray.solve``: ``torch.compile`` takes it without a break, and its gradients
-    have gradients.
+    at most four vectors more and the gradients; for that of the values A keeps 8 bytes for each entry, where it lies,
+    and for methods that are not symmetric the tables of its transpose. It is the registered operator
+    ``torch.ops.cvrarray.solve``: ``torch.compile`` takes it without a break, and its gradients have gradients, in forward
+    mode too.
 
     Parameters
     ----------
@@ -66,8 +67,9 @@ def solve(
         float32, float64, complex64 or complex128, and no narrower than the values. A stack is one solve with all of its
         columns, and so are the vectors that ``torch.func.vmap`` maps.
     values : (A.nnz,) tensor, optional
-        Values that stand for the array's own, in the order of ``A.data``. Symmetric methods want them symmetric: make them
-        of parameters that both entries of a pair share. ``torch.func.vmap`` over values makes a solve for each.
+        Values that stand for the array's own, in the order of ``A.data``. Symmetric methods need them symmetric, or gradients
+        are wrong without an error: make them of parameters that both entries of a pair share. ``torch.func.vmap`` over values
+        makes a solve for each.
     method : {"cg", "minres", "bicgstab", "gmres"}
         Of :mod:`cvrarray.linalg`: "cg" for symmetric (Hermitian) positive definite A, "minres" for symmetric, the others
         for any.
@@ -198,8 +200,7 @@ def _computed(
 
 def _tell(matrix: Any, b: Any, x: Any, info: int, is_gradient: bool, options: tuple[Any, ...]) -> None:
     """Raise, or warn of, a solve that ended with SciPy's `info`."""
-    method, *_, unconverged = options
-    rtol, atol = options[3:5]
+    method, _, _, rtol, atol, *_, unconverged = options
     xp = matrix._target.xp
     with np.errstate(all="ignore"):
         left, sizes = (xp.linalg.norm(v.reshape(len(b), -1), axis=0) for v in (b - matrix @ x, b))
@@ -262,9 +263,7 @@ def _back_solve(ctx: Any, gradient: Any) -> Any:
         to_b = _solve(gradient.conj(), values, ctx.number, not transposed, True, *ctx.options).conj()
     to_values = None
     if values is not None and ctx.needs_input_grad[1]:
-        pair = (x.conj(), -to_b) if transposed else (-to_b, x.conj())
-        found = _sampled(*pair, ctx.number, values.shape[0])
-        to_values = (found if values.is_complex() else torch.real(found)).to(values.dtype)
+        to_values = _for_values(-to_b, x, values, ctx.number, transposed)
     return to_b, to_values, *[None] * 11
 
 
