@@ -478,6 +478,13 @@ def test_narrower_values_are_those_of_b(device):
     b = torch.ones(3, dtype=torch.float64, device=device)
     torch.testing.assert_close(solve(A, b).tolist(), [0.5, 0.25, 0.2])
     torch.testing.assert_close(solve(A, b, torch.tensor([1, 2, 4], device=device)).tolist(), [1.0, 0.5, 0.25])
+    for of_values in ("int32", "bool", "float16", "float32"):  # with which NumPy computes in double precision, or M does
+        narrow = A.astype(of_values)
+        for method in METHODS:
+            for M in (None, "jacobi", linalg.jacobi(narrow.astype("float64"))):
+                x = solve(narrow, b.float(), method=method, M=M)
+                assert x.dtype == torch.float32
+                torch.testing.assert_close(x.tolist(), [1.0] * 3 if of_values == "bool" else [0.5, 0.25, 0.2])
     with pytest.raises(TypeError, match=r"A must have a dtype that PyTorch computes with; got uint16.*astype"):
         solve(A.astype("uint16"), b)
     values = torch.tensor([1.0, 2, 4], device=device, requires_grad=True)

@@ -75,7 +75,8 @@ def solve(
         for any.
     M : "jacobi", "block_jacobi", or a preconditioner or array of ours, optional
         Of `values`, where these are given, one by name is made, and a copy of a preconditioner is updated to them. An
-        array stays what it is, as the inverse's approximation.
+        array stays what it is, as the inverse's approximation. A multigrid hierarchy belongs to its matrix: leave `values`
+        out.
     rtol, atol, maxiter
         As of the method in :mod:`cvrarray.linalg` (minres has no `atol`), for the solve and for that of the backward pass.
         Errors of gradients are of the size of `rtol` too.
@@ -187,12 +188,9 @@ def _computed(
             matrix = with_values(A, own.astype(_NUMPYS[b.dtype], copy=False), transposed, None if b.ndim == 1 else b.shape[1])
         M = _preconditioner(name, M_number, A, matrix, own, transposed)
         limits = {"M": M, "rtol": rtol, "maxiter": maxiter} | ({} if method == "minres" else {"atol": atol})
-        if method == "cg":
-            info = linalg.CG(matrix, **limits).solve(right, out=_view(x)).info
-        else:
-            limits |= {"restart": restart} if method == "gmres" else {}
-            found, info = getattr(linalg, method)(matrix, right, **limits)
-            _view(x)[...] = found
+        limits |= {"restart": restart} if method == "gmres" else {}
+        found, info = getattr(linalg, method)(matrix, right, **limits)
+        _view(x)[...] = found  # wider than x where NumPy promotes A's own dtype with b's, or M's, to more than PyTorch does
         if info:
             _tell(matrix, right, _view(x), info, is_gradient, options)
     return x
