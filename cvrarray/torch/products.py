@@ -389,8 +389,11 @@ def _back_sampled(ctx: Any, gradient: Any) -> Any:
 
 def _ahead_sampled(ctx: Any, of_left: Any, of_right: Any, *_: Any) -> Any:
     left, right = ctx.saved_tensors
-    pairs = [(of_left, right), (left, of_right)]
-    return _tangent(*(_sampled(*pair, _number(ctx.array), ctx.n_entries) for pair in pairs if None not in pair))
+    of = _number(ctx.array), ctx.n_entries
+    return _tangent(
+        None if of_left is None else _sampled(of_left, right, *of),
+        None if of_right is None else _sampled(left, of_right, *of),
+    )
 
 
 def _mapped_sampled(info: Any, dims: Any, *inputs: Any) -> Any:
