@@ -161,6 +161,7 @@ def test_nan_and_inf_stay_with_their_entries(build, device):
         (lambda A, X, Y: (A, X, Y.T), ValueError, "Y must have shape"),
         (lambda A, X, Y: (A, X[:, :1], Y), ValueError, r"as many columns; got shapes \(9, 1\)"),
         (lambda A, X, Y: (A, X[None], Y), ValueError, "X must have shape"),
+        (lambda A, X, Y: (A.T, Y[1:], X), ValueError, r"X must have shape \(5,\) or \(5, k\) for this A, of shape \(5, 9\)"),
         (lambda A, X, Y: (A, A, Y), TypeError, "X must be dense"),
         (lambda A, X, Y: (A, X, Y, X), TypeError, "out must be a CVRArray"),
         (lambda A, X, Y: (A.T, Y, X, A), TypeError, r"out must be a transposed view.*out\.T"),
@@ -174,6 +175,15 @@ def test_what_does_not_fit_says_why(change, error, match):
     given = change(A, np.ones((9, 2)), np.ones((5, 2)))
     with pytest.raises(error, match=match):
         cvrarray.sddmm(*given)
+
+
+def test_operands_of_dasks():
+    da = pytest.importorskip("dask.array", reason="Dask is not installed")
+    A, X, Y = cvrarray.CVRArray(np.tri(9, 5), device="cpu"), np.ones((9, 2)), np.ones((5, 2))
+    with pytest.raises(TypeError, match=r"Y must be in memory.*Y\.compute"):
+        cvrarray.sddmm(A, X, da.asarray(Y))
+    with pytest.raises(TypeError, match=r"A must be an array of ours; got PanelArray.*A\.compute"):
+        cvrarray.sddmm(cvrarray.to_dask(A), X, Y)
 
 
 def test_values_are_true_or_false():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checks import DEFAULTS, bbcsr, cvr, in_pairs
+from checks import DEFAULTS, bbcsr, cvr, in_pairs, in_turn
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -230,6 +230,48 @@ def test_function_transforms(build, method, device):
         torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-8)
 
 
+@PYTORCHS_OWN
+@in_turn("build, method, columns, view", DEFAULTS, NONSYMMETRIC, [((),), ((2,),)], [False, True])
+def test_forward_mode(build, method, columns, view, device):
+    """Tangents of each operator, by themselves and with gradients of gradients; not 0, as PyTorch has it by default."""
+    A, dense, values = made(method, build, device, view, n=4)
+    x, y = random(4, *columns, like=dense).requires_grad_(), random(4, *columns, like=dense).mul(2).requires_grad_()
+    functions = {
+        lambda b, v: solve(A, b, v, method=method, M="jacobi", rtol=1e-13): (x, values),
+        lambda b: solve(A, b, method=method, rtol=1e-13): (x,),
+        lambda x, v: cvrarray.torch.matmul(A, x, v): (x, values),
+        lambda x, y, v: sddmm(A, x, y, v): (x, y, values),
+    }
+    for function, of in functions.items():
+        assert torch.autograd.gradcheck(function, of, check_forward_ad=True, check_batched_grad=True)
+        assert torch.autograd.gradgradcheck(function, of, check_fwd_over_rev=True)
+        of = tuple(each.detach() for each in of)
+        every = tuple(range(len(of)))
+        found, expected = (jacobian(function, every)(*of) for jacobian in (torch.func.jacfwd, torch.func.jacrev))
+        torch.testing.assert_close(found, expected)
+
+
+@PYTORCHS_OWN
+@pytest.mark.filterwarnings("ignore:Attempted to insert:UserWarning")
+def test_forward_mode_that_pytorch_would_drop(device):
+    A, dense, values = made("gmres", cvr(), device)
+    b, values = random(10, like=dense), values.detach()
+
+    def tangent(function):
+        return lambda v: torch.func.jvp(function, (v,), (v,))[1]
+
+    def solved(v):
+        return solve(A, b, v, method="gmres", rtol=1e-12)
+
+    with pytest.raises(NotImplementedError, match="forward-mode derivative of a forward-mode derivative"):
+        tangent(tangent(solved))(values)
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="would drop the tangents of solve"):
+        torch.compile(tangent(solved), fullgraph=True, backend="aot_eager")(values)
+    _, linear = torch.func.linearize(solved, values)  # traced
+    torch.testing.assert_close(linear(values), tangent(solved)(values))
+
+
 @BUILD
 def test_second_derivatives_of_symmetric_parameters(build, device):
     """What two entries of a pair share: the Hessian is that of dense torch, for symmetric methods too."""
@@ -382,6 +424,10 @@ def test_what_gradients_need_lives_as_long(device):
         (lambda b, v: {"b": b.half(), "values": v.half()}, TypeError, "b must be of dtype float32.*float16"),
         (lambda b, v: {"b": b.long(), "values": v.long()}, TypeError, r"b must be of dtype.*int64.*b\.to"),
         (lambda b, v: {"b": b.to("meta")}, TypeError, "b must be on the array's device"),
+        (lambda b, v: {"b": b[:, None].to_sparse()}, TypeError, r"b must be a dense tensor; got torch\.sparse_coo.*to_dense"),
+        (lambda b, v: {"values": v.to(torch.bfloat16)}, TypeError, r"values must be of dtype bool,.*got torch\.bfloat16"),
+        (lambda b, v: {"A": matrix("cg")}, TypeError, "A must be an array of ours; got ndarray"),
+        (lambda b, v: {"M": ""}, ValueError, "M must be 'jacobi' or 'block_jacobi'.*''"),
         (lambda b, v: {"values": v[1:]}, ValueError, "values must have shape"),
         (lambda b, v: {"values": v[None]}, ValueError, "values must have shape"),
         (lambda b, v: {"values": v.numpy(force=True)}, TypeError, r"values must be a torch\.Tensor"),
@@ -401,9 +447,23 @@ def test_what_gradients_need_lives_as_long(device):
 )
 def test_what_does_not_fit_says_why(change, error, match, device):
     A, dense, values = made("cg", cvr(), device)
-    given = {"b": random(10, like=dense), "values": values} | change(random(10, like=dense), values.detach())
+    given = {"A": A, "b": random(10, like=dense), "values": values} | change(random(10, like=dense), values.detach())
     with pytest.raises(error, match=match):
-        solve(A, **given)
+        solve(**given)
+
+
+def test_whole_numbers_of_any_type_and_size(device):
+    A, dense, _ = made("gmres", cvr(), device)
+    b = random(10, like=dense)
+    expected = solve(A, b, method="gmres", maxiter=100, restart=20)
+    for maxiter in (100.0, np.int64(100), 2**70):
+        assert torch.equal(solve(A, b, method="gmres", maxiter=maxiter, restart=20.0), expected)
+
+
+def test_a_batch_of_no_values(device):
+    A, dense, values = made("cg", cvr(), device)
+    with pytest.raises(ValueError, match="needs a batch of 1 or more"):
+        torch.func.vmap(lambda v: solve(A, dense[0], v))(values.detach()[None][:0])
 
 
 def test_a_matrix_that_is_not_square(device):
@@ -418,6 +478,15 @@ def test_narrower_values_are_those_of_b(device):
     b = torch.ones(3, dtype=torch.float64, device=device)
     torch.testing.assert_close(solve(A, b).tolist(), [0.5, 0.25, 0.2])
     torch.testing.assert_close(solve(A, b, torch.tensor([1, 2, 4], device=device)).tolist(), [1.0, 0.5, 0.25])
+    for of_values in ("int32", "bool", "float16", "float32"):  # with which NumPy computes in double precision, or M does
+        narrow = A.astype(of_values)
+        for method in METHODS:
+            for M in (None, "jacobi", linalg.jacobi(narrow.astype("float64"))):
+                x = solve(narrow, b.float(), method=method, M=M)
+                assert x.dtype == torch.float32
+                torch.testing.assert_close(x.tolist(), [1.0] * 3 if of_values == "bool" else [0.5, 0.25, 0.2])
+    with pytest.raises(TypeError, match=r"A must have a dtype that PyTorch computes with; got uint16.*astype"):
+        solve(A.astype("uint16"), b)
     values = torch.tensor([1.0, 2, 4], device=device, requires_grad=True)
     (found,) = torch.autograd.grad(solve(A, b, values).sum(), values)
     assert found.dtype == torch.float32
@@ -488,6 +557,7 @@ def test_dtypes_of_sddmm(device):
         (lambda X, Y: (X, Y, X[0]), ValueError, r"values must have shape \(3,\)"),
         (lambda X, Y: (X, Y, None), TypeError, "values must be a torch.Tensor, True or False"),
         (lambda X, Y: (X.bfloat16(), Y), TypeError, "bfloat16"),
+        (lambda X, Y: (X.to_sparse(), Y), TypeError, r"X must be a dense tensor; got torch\.sparse_coo"),
     ],
 )
 def test_what_does_not_fit_sddmm_says_why(change, error, match, device):
@@ -497,6 +567,10 @@ def test_what_does_not_fit_sddmm_says_why(change, error, match, device):
         sddmm(A, *change(X, Y))
     with pytest.raises(TypeError, match="out must be left out"):
         cvrarray.sddmm(A, X, Y, A)
+    with pytest.raises(TypeError, match="A must be an array of ours; got ndarray"):
+        sddmm(np.tri(2, 3), X, Y)
+    with pytest.raises(TypeError, match=r"A must have a dtype.*got uint16"):
+        sddmm(A.astype("uint16"), X, Y)
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch.library's own

@@ -60,20 +60,21 @@ def sddmm(A: Any, X: Any, Y: Any, out: Any = None, *, values: Any = True) -> Any
     array([ 3., 11.,  6.])
     """
     if not coercion.is_ours(A) or not hasattr(A, "_target"):
-        raise TypeError(f"A must be an array of ours; got {type(A).__name__}. Use cvrarray.asarray")
+        raise TypeError(f"A must be an array of ours; got {type(A).__name__}. Use cvrarray.asarray, or A.compute() of Dask's")
     if coercion.is_tensor(X) or coercion.is_tensor(Y):
         if out is not None:
             raise TypeError("out must be left out of a product of tensors: its result is a tensor")
         return extensions.load("torch").sddmm(A, X, Y, values)
     if not isinstance(values, (bool, np.bool_)):
         raise TypeError(f"values must be True or False; got {type(values).__name__}. Use sddmm(A.with_values(values), ...)")
-    if isinstance(A, TransposedArray):  # whose entries are the base's, in another order
-        view = None if out is None else out.T if isinstance(out, TransposedArray) else _no_view(out)
-        made = sddmm(A.base, Y, X, view, values=values)
-        return made.T if out is None else out
     left, right = (_factor(A, x, name, n) for x, name, n in ((X, "X", A.shape[0]), (Y, "Y", A.shape[1])))
     if left.shape[1:] != right.shape[1:]:
         raise ValueError(f"X and Y must have as many columns; got shapes {np.shape(X)} and {np.shape(Y)}")
+    if isinstance(A, TransposedArray):  # whose entries are the base's, in another order
+        if not isinstance(out, TransposedArray | None):
+            raise TypeError(f"out must be a transposed view, as A is; got {type(out).__name__}. Use out.T")
+        made = sddmm(A.base, right, left, None if out is None else out.T, values=values)
+        return made.T if out is None else out
     dtype = np.result_type(left.dtype, right.dtype, *([A.dtype] if values else []))
     with A._target.use(), np.errstate(all="ignore"):
         data = at_places(A, left, right, dtype)
@@ -101,12 +102,10 @@ def at_places(A: Any, left: Any, right: Any, dtype: np.dtype, out: Any = None) -
 
 def _factor(A: Any, x: Any, name: str, n: int) -> Any:
     """X or Y as (n, k) on A's device."""
+    if type(x).__module__.startswith("dask."):
+        raise TypeError(f"{name} must be in memory; got an array of Dask's. Use {name}.compute()")
     x = products.operand(A, x, name)
     coercion.check_dtype(x.dtype)
     if x.ndim not in (1, 2) or x.shape[0] != n:
         raise ValueError(f"{name} must have shape ({n},) or ({n}, k) for this A, of shape {A.shape}; got {x.shape}")
     return x[:, None] if x.ndim == 1 else x
-
-
-def _no_view(out: Any) -> Any:
-    raise TypeError(f"out must be a transposed view, as A is; got {type(out).__name__}. Use out.T")

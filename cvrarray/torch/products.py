@@ -16,7 +16,6 @@ from .stacks import _StackProduct
 from .tensors import (
     _NUMPYS,
     _OPERATORS,
-    _TORCHS,
     _array,
     _check,
     _check_tensor,
@@ -26,6 +25,8 @@ from .tensors import (
     _of_columns,
     _on_stream,
     _operator,
+    _own_dtype,
+    _tangent,
     _version,
     _view,
 )
@@ -126,6 +127,7 @@ def sddmm(A: Any, X: torch.Tensor, Y: torch.Tensor, values: torch.Tensor | bool 
     >>> scores.tolist(), X.grad.tolist()
     ([3.0, 22.0, 18.0], [[11.0, 14.0], [9.0, 12.0]])
     """
+    number = _number(A)
     if not torch.compiler.is_compiling():  # the operator checks its operands
         _check_factors(A, X, Y)
         if isinstance(values, torch.Tensor):
@@ -135,10 +137,10 @@ def sddmm(A: Any, X: torch.Tensor, Y: torch.Tensor, values: torch.Tensor | bool 
     if isinstance(values, torch.Tensor) and values.shape != (A.nnz,):
         raise ValueError(f"values must have shape ({A.nnz},), one for each entry of A.data; got {tuple(values.shape)}")
     if values is True:
-        values = torch.ops.cvrarray.own_values(X.detach(), _number(A), A.nnz)
+        values = torch.ops.cvrarray.own_values(X.detach(), number, A.nnz)
     dtype = torch.promote_types(X.dtype, Y.dtype)
     dtype = torch.promote_types(dtype, values.dtype) if isinstance(values, torch.Tensor) else dtype
-    found = _sampled(X.to(dtype), Y.to(dtype), _number(A), A.nnz)
+    found = _sampled(X.to(dtype), Y.to(dtype), number, A.nnz)
     return found * values if isinstance(values, torch.Tensor) else found
 
 
@@ -146,8 +148,6 @@ def _check_factors(A: Any, X: Any, Y: Any) -> None:
     """TypeError or ValueError unless X and Y are factors of a product at A's places."""
     for tensor, name, n in ((X, "X", A.shape[0]), (Y, "Y", A.shape[1])):
         _check_tensor(A, tensor, name)
-        if tensor.dtype not in _NUMPYS:
-            raise TypeError(f"{name} must be of a dtype that NumPy has; got {tensor.dtype}. Use {name}.to(torch.float32)")
         if tensor.ndim not in (1, 2) or tensor.shape[0] != n:
             raise ValueError(f"{name} must have shape ({n},) or ({n}, k) for shape {A.shape}; got {tuple(tensor.shape)}")
     if X.shape[1:] != Y.shape[1:]:
@@ -165,6 +165,12 @@ def multiply(left: Any, right: Any) -> torch.Tensor:
 
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
+_is_batched = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda tensor: False)  # by `is_grads_batched`
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has memory of its own, and stands for no others."""
+    return type(tensor) in _PLAIN and not _is_batched(tensor)
 
 
 def _applied(A: Any, x: torch.Tensor, values: torch.Tensor | None, transposed: bool = False) -> torch.Tensor:
@@ -172,7 +178,7 @@ def _applied(A: Any, x: torch.Tensor, values: torch.Tensor | None, transposed: b
 
     PyTorch's dispatcher costs the host more than the product; only tensors that stand for others need it.
     """
-    if type(x) not in _PLAIN or (values is not None and type(values) not in _PLAIN):
+    if not _is_plain(x) or (values is not None and not _is_plain(values)):
         return torch.ops.cvrarray.product(x, values, _number(A), A.shape[transposed], transposed)
     wants_gradient = torch.is_grad_enabled() and (x.requires_grad or (values is not None and values.requires_grad))
     if tensors._are_transformed():
@@ -255,16 +261,17 @@ def _back_product(ctx: Any, gradient: Any) -> Any:
 
 
 class _Transformed(torch.autograd.Function):  # type: ignore[misc]
-    """The operator without PyTorch's dispatcher, for ``torch.func``."""
+    """The operator for ``torch.func``, of which what is registered knows nothing."""
 
     @staticmethod
     def forward(x: torch.Tensor, values: torch.Tensor | None, A: Any, transposed: bool) -> torch.Tensor:
-        return _computed(A, x, values, transposed)
+        return torch.ops.cvrarray.product(x, values, _number(A), A.shape[transposed], transposed)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         x, values, ctx.array, ctx.transposed = inputs  # the array lives until the gradients are computed
         ctx.save_for_backward(x, values)
+        ctx.save_for_forward(x, values)
         ctx.version = _version(ctx.array)
 
     @staticmethod
@@ -277,10 +284,17 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
             _check_version(ctx, values)
             to_x = _applied(A, gradient.conj(), values, not transposed).conj()
         if values is not None and ctx.needs_input_grad[1]:
-            pair = (x.conj(), gradient) if transposed else (gradient, x.conj())
-            found = _sampled(*pair, _number(A), values.shape[0])
-            to_values = (found if values.is_complex() else torch.real(found)).to(values.dtype)
+            to_values = _for_values(gradient, x, values, _number(A), transposed)
         return to_x, to_values, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, of_x: torch.Tensor | None, of_values: torch.Tensor | None, *_: Any) -> torch.Tensor:
+        """The tangent of a product that is linear in both."""
+        x, values = ctx.saved_tensors
+        return _tangent(
+            None if of_x is None else _applied(ctx.array, of_x, values, ctx.transposed),
+            None if of_values is None else _applied(ctx.array, x, of_values, ctx.transposed),
+        )
 
     @staticmethod
     def vmap(info: Any, dims: Any, x: torch.Tensor, values: torch.Tensor | None, A: Any, transposed: bool) -> Any:
@@ -302,9 +316,14 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
         _Transformed.setup_context(ctx, inputs, None)
-        return _Transformed.forward(*inputs)
+        x, values, A, transposed = inputs
+        return _computed(A, x, values, transposed)
 
     backward = _Transformed.backward
+
+
+def _ahead_product(ctx: Any, of_x: Any, of_values: Any, *_: Any) -> Any:
+    return _Transformed.jvp(ctx, of_x, of_values)
 
 
 def _mapped_product(info: Any, dims: Any, x: Any, values: Any, number: int, n_rows: int, transposed: bool) -> Any:
@@ -313,10 +332,17 @@ def _mapped_product(info: Any, dims: Any, x: Any, values: Any, number: int, n_ro
 
 _operator(
     "product(Tensor x, Tensor? values, int number, int n_rows, bool transposed) -> Tensor",
-    *(_product, _shape_of_product, _keep_product, _back_product, _mapped_product),
+    *(_product, _shape_of_product, _keep_product, _back_product, _ahead_product, _mapped_product),
 )
 
 # --------------------------------------------------------------------------------------------- products at stored places
+
+
+def _for_values(gradient: torch.Tensor, x: torch.Tensor, values: torch.Tensor, number: int, transposed: bool) -> torch.Tensor:
+    """The gradient for values of a product with x: ``gradient * conj(x)`` at the array's entries."""
+    pair = (x.conj(), gradient) if transposed else (gradient, x.conj())
+    found = _sampled(*pair, number, values.shape[0])
+    return (found if values.is_complex() else torch.real(found)).to(values.dtype)
 
 
 def _at_places(left: torch.Tensor, right: torch.Tensor, number: int, n_entries: int) -> torch.Tensor:
@@ -336,7 +362,7 @@ def _at_places(left: torch.Tensor, right: torch.Tensor, number: int, n_entries: 
 def _own_values(like: torch.Tensor, number: int, n_entries: int) -> torch.Tensor:
     """``torch.ops.cvrarray.own_values``, computed: the values of the array of a number."""
     A = _array(number)
-    out = like.new_empty(n_entries, dtype=_TORCHS[A.dtype])
+    out = like.new_empty(n_entries, dtype=_own_dtype(A))
     if n_entries:
         with _on_stream(like):
             _view(out)[...] = entries_of(A)
@@ -349,8 +375,10 @@ def _shape_of_sampled(left: Any, right: Any, number: int, n_entries: int) -> Any
 
 
 def _keep_sampled(ctx: Any, inputs: Any, output: Any) -> None:
-    left, right, number, _ = inputs
+    left, right, number, n_entries = inputs
     ctx.save_for_backward(left, right)
+    ctx.save_for_forward(left, right)
+    ctx.n_entries = n_entries
     ctx.array = _array(number)
 
 
@@ -362,13 +390,22 @@ def _back_sampled(ctx: Any, gradient: Any) -> Any:
     return to_left, to_right, None, None
 
 
+def _ahead_sampled(ctx: Any, of_left: Any, of_right: Any, *_: Any) -> Any:
+    left, right = ctx.saved_tensors
+    of = _number(ctx.array), ctx.n_entries
+    return _tangent(
+        None if of_left is None else _sampled(of_left, right, *of),
+        None if of_right is None else _sampled(left, of_right, *of),
+    )
+
+
 def _mapped_sampled(info: Any, dims: Any, *inputs: Any) -> Any:
     return _each(_sampled, info, dims, *inputs)
 
 
 _sampled: Callable[..., torch.Tensor] = _operator(
     "sampled(Tensor left, Tensor right, int number, int n_entries) -> Tensor",
-    *(_at_places, _shape_of_sampled, _keep_sampled, _back_sampled, _mapped_sampled),
+    *(_at_places, _shape_of_sampled, _keep_sampled, _back_sampled, _ahead_sampled, _mapped_sampled),
 )
 
 _OPERATORS.define("own_values(Tensor like, int number, int n_entries) -> Tensor")
@@ -378,4 +415,4 @@ for _kind in ("CPU", "CUDA"):
 
 @torch.library.register_fake("cvrarray::own_values", lib=_OPERATORS)  # type: ignore[untyped-decorator]
 def _shape_of_own_values(like: Any, number: int, n_entries: int) -> Any:
-    return like.new_empty(n_entries, dtype=_TORCHS[_array(number).dtype])
+    return like.new_empty(n_entries, dtype=_own_dtype(_array(number)))

@@ -16,7 +16,7 @@ from ..core import devices
 from ..linalg import arguments, preconditioners
 from ..linalg.operators import check_square
 from ..linalg.solution import INFO
-from .products import _sampled
+from .products import _applied, _for_values
 from .tensors import (
     _NUMPYS,
     _array,
@@ -27,6 +27,7 @@ from .tensors import (
     _of_columns,
     _on_stream,
     _operator,
+    _tangent,
     _version,
     _view,
 )
@@ -53,9 +54,10 @@ def solve(
     The backward pass solves with the transpose of A by the same method and preconditioner (with A itself where the method
     is for symmetric matrices), and takes the gradient with respect to the values at A's places alone:
     ``A.H @ g_b = g``, ``g_values[e] = -g_b[row[e]] * conj(x[col[e]])``. So it takes as long as the solve, and memory for
-    at most four vectors more and the gradients; for that of the values A keeps 8 bytes for each entry, where it lies. It
-    is the registered operator ``torch.ops.cvrarray.solve``: ``torch.compile`` takes it without a break, and its gradients
-    have gradients.
+    at most four vectors more and the gradients; for that of the values A keeps 8 bytes for each entry, where it lies,
+    and for methods that are not symmetric the tables of its transpose. It is the registered operator
+    ``torch.ops.cvrarray.solve``: ``torch.compile`` takes it without a break, and its gradients have gradients, in forward
+    mode too.
 
     Parameters
     ----------
@@ -65,14 +67,16 @@ def solve(
         float32, float64, complex64 or complex128, and no narrower than the values. A stack is one solve with all of its
         columns, and so are the vectors that ``torch.func.vmap`` maps.
     values : (A.nnz,) tensor, optional
-        Values that stand for the array's own, in the order of ``A.data``. Symmetric methods want them symmetric: make them
-        of parameters that both entries of a pair share. ``torch.func.vmap`` over values makes a solve for each.
+        Values that stand for the array's own, in the order of ``A.data``. Symmetric methods need them symmetric, or gradients
+        are wrong without an error: make them of parameters that both entries of a pair share. ``torch.func.vmap`` over values
+        makes a solve for each.
     method : {"cg", "minres", "bicgstab", "gmres"}
         Of :mod:`cvrarray.linalg`: "cg" for symmetric (Hermitian) positive definite A, "minres" for symmetric, the others
         for any.
     M : "jacobi", "block_jacobi", or a preconditioner or array of ours, optional
         Of `values`, where these are given, one by name is made, and a copy of a preconditioner is updated to them. An
-        array stays what it is, as the inverse's approximation.
+        array stays what it is, as the inverse's approximation. A multigrid hierarchy belongs to its matrix: leave `values`
+        out.
     rtol, atol, maxiter
         As of the method in :mod:`cvrarray.linalg` (minres has no `atol`), for the solve and for that of the backward pass.
         Errors of gradients are of the size of `rtol` too.
@@ -110,15 +114,16 @@ def solve(
     >>> x.detach().numpy().round(9), (11 * values.grad).round().tolist()
     (array([1., 2., 2.]), [-2.0, -4.0, -3.0, -6.0, -11.0])
     """
-    name, number = (M, 0) if isinstance(M, str) else ("", 0 if M is None else _number_of_preconditioner(M))
-    options = (method, name, number, rtol, atol, maxiter, restart, unconverged)
+    name, number = (M, 0) if isinstance(M, str) else (None, 0 if M is None else _number_of_preconditioner(M))
     of_array = _number(A)
+    if not torch.compiler.is_compiling():  # the operator checks its arguments
+        _check_system(A, b, values, (method, name, number, rtol, atol, maxiter, restart, unconverged))
+        maxiter, restart = (None if n is None else arguments.count(n, "maxiter", 0) for n in (maxiter, restart))
+    options = (method, name, number, rtol, atol, maxiter, restart, unconverged)
 
     def solved(b: torch.Tensor) -> torch.Tensor:
         return _solve(b, values, of_array, False, False, *options)
 
-    if not torch.compiler.is_compiling():
-        _check_system(A, b, values, options)
     return _of_columns(solved, b) if b.ndim > 2 else solved(b)
 
 
@@ -149,15 +154,15 @@ def _number_of_preconditioner(M: Any) -> int:
     )
 
 
-def _preconditioner(name: str, number: int, A: Any, matrix: Any, values: Any, transposed: bool) -> Any:
+def _preconditioner(name: str | None, number: int, A: Any, matrix: Any, values: Any, transposed: bool) -> Any:
     """What M is for `matrix`, A with other values perhaps, or its transpose; None for none."""
     M = _array(number) if number else None
     if isinstance(M, SparseArray):
         return M.T if transposed else M
     source = A
-    if values is not None and (name or number):
+    if values is not None and (name is not None or number):
         source = matrix if type(matrix) is type(A) and not transposed else A.with_values(values)
-    if name:  # of the base: only that knows its blocks
+    if name is not None:  # of the base: only that knows its blocks
         M, transposed = preconditioners.named(name, getattr(source, "base", source)), transposed != hasattr(A, "base")
     elif M is not None and values is not None:
         M = M.frozen()
@@ -183,12 +188,9 @@ def _computed(
             matrix = with_values(A, own.astype(_NUMPYS[b.dtype], copy=False), transposed, None if b.ndim == 1 else b.shape[1])
         M = _preconditioner(name, M_number, A, matrix, own, transposed)
         limits = {"M": M, "rtol": rtol, "maxiter": maxiter} | ({} if method == "minres" else {"atol": atol})
-        if method == "cg":
-            info = linalg.CG(matrix, **limits).solve(right, out=_view(x)).info
-        else:
-            limits |= {"restart": restart} if method == "gmres" else {}
-            found, info = getattr(linalg, method)(matrix, right, **limits)
-            _view(x)[...] = found
+        limits |= {"restart": restart} if method == "gmres" else {}
+        found, info = getattr(linalg, method)(matrix, right, **limits)
+        _view(x)[...] = found  # wider than x where NumPy promotes A's own dtype with b's, or M's, to more than PyTorch does
         if info:
             _tell(matrix, right, _view(x), info, is_gradient, options)
     return x
@@ -196,8 +198,7 @@ def _computed(
 
 def _tell(matrix: Any, b: Any, x: Any, info: int, is_gradient: bool, options: tuple[Any, ...]) -> None:
     """Raise, or warn of, a solve that ended with SciPy's `info`."""
-    method, *_, unconverged = options
-    rtol, atol = options[3:5]
+    method, _, _, rtol, atol, *_, unconverged = options
     xp = matrix._target.xp
     with np.errstate(all="ignore"):
         left, sizes = (xp.linalg.norm(v.reshape(len(b), -1), axis=0) for v in (b - matrix @ x, b))
@@ -245,6 +246,7 @@ def _keep_solve(ctx: Any, inputs: Any, output: Any) -> None:
     _, values, ctx.number, ctx.transposed, _, *ctx.options = inputs
     ctx.array, ctx.M = _array(ctx.number), _array(ctx.options[2]) if ctx.options[2] else None  # they live as long
     ctx.save_for_backward(values, output)
+    ctx.save_for_forward(values, output)
     ctx.version = _version(ctx.array)
 
 
@@ -259,10 +261,15 @@ def _back_solve(ctx: Any, gradient: Any) -> Any:
         to_b = _solve(gradient.conj(), values, ctx.number, not transposed, True, *ctx.options).conj()
     to_values = None
     if values is not None and ctx.needs_input_grad[1]:
-        pair = (x.conj(), -to_b) if transposed else (-to_b, x.conj())
-        found = _sampled(*pair, ctx.number, values.shape[0])
-        to_values = (found if values.is_complex() else torch.real(found)).to(values.dtype)
+        to_values = _for_values(-to_b, x, values, ctx.number, transposed)
     return to_b, to_values, *[None] * 11
+
+
+def _ahead_solve(ctx: Any, of_b: Any, of_values: Any, *_: Any) -> Any:
+    """``A @ tangent = of_b - of_A @ x``."""
+    values, x = ctx.saved_tensors
+    of_A = None if of_values is None else -_applied(ctx.array, x, of_values, ctx.transposed)
+    return _solve(_tangent(of_b, of_A), values, ctx.number, ctx.transposed, True, *ctx.options)
 
 
 def _mapped_solve(info: Any, dims: Any, b: Any, values: Any, *rest: Any) -> Any:
@@ -274,7 +281,7 @@ def _mapped_solve(info: Any, dims: Any, b: Any, values: Any, *rest: Any) -> Any:
 
 
 _solve: Callable[..., torch.Tensor] = _operator(
-    "solve(Tensor b, Tensor? values, int number, bool transposed, bool is_gradient, str method, str M, int M_number,"
+    "solve(Tensor b, Tensor? values, int number, bool transposed, bool is_gradient, str method, str? M, int M_number,"
     " float rtol, float atol, int? maxiter, int? restart, str unconverged) -> Tensor",
-    *(_computed, _shape_of_solve, _keep_solve, _back_solve, _mapped_solve),
+    *(_computed, _shape_of_solve, _keep_solve, _back_solve, _ahead_solve, _mapped_solve),
 )

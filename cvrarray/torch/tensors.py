@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 import numpy as np
 
+from ..array.base import SparseArray
 from ..array.format import LIVING
 from ..array.transposed import TransposedArray
 from ..core import devices
@@ -19,12 +20,16 @@ from ..core.extensions import optional
 
 with optional("cvrarray.torch", "PyTorch", "torch"):
     import torch
+    from torch._functorch import eager_transforms
+    from torch.autograd import forward_ad
 
 _OPERATORS = torch.library.Library("cvrarray", "DEF")
 
 
 def _number(A: Any) -> int:
     """The number under which an operator finds an array while it lives; negative for a transposed view."""
+    if not isinstance(A, SparseArray):
+        raise TypeError(f"A must be an array of ours; got {type(A).__name__}. Use cvrarray.asarray")
     base: Any = A.base if isinstance(A, TransposedArray) else A
     number: int = base._number
     return number if base is A else -number
@@ -57,24 +62,42 @@ def _check_version(ctx: Any, values: torch.Tensor | None) -> None:
 # ------------------------------------------------------------------------------------------------------- operators
 
 
-# A name of PyTorch's own, which may go in any version, is quicker than the public way: to use `autograd.Function` always.
-_are_transformed = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)  # by vmap, torch.func.grad and the like
+# Names of PyTorch's own, which may go in any version, are quicker than the public way: to use `autograd.Function` always.
+_are_functions_transformed = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+
+
+def _are_transformed() -> bool:
+    """Whether vmap, torch.func.grad, forward-mode derivatives or the like are at work, of which operators know nothing."""
+    return _are_functions_transformed() or _is_forward_mode()
+
+
+def _is_forward_mode() -> bool:
+    level: int = getattr(forward_ad, "_current_level", 0)
+    return level >= 0
 
 
 def _operator(
-    schema: str, computed: Callable[..., Any], shape: Callable[..., Any], keep: Any, back: Any, mapped: Any
+    schema: str, computed: Callable[..., Any], shape: Callable[..., Any], keep: Any, back: Any, ahead: Any, mapped: Any
 ) -> Callable[..., torch.Tensor]:
     """The operator that `computed` computes of tensors that have memory, registered, as a function that every transform of
     PyTorch's takes.
 
     ``shape(*inputs)`` is an empty tensor like its output; ``keep(ctx, inputs, output)`` and ``back(ctx, gradient)`` are its
-    gradient's, ``mapped(info, dims, *inputs)`` is that of ``torch.func.vmap``.
+    gradient's, ``ahead(ctx, *tangents)`` is forward mode's, ``mapped(info, dims, *inputs)`` is ``torch.func.vmap``'s.
     """
     name = schema.partition("(")[0]
     _OPERATORS.define(schema)
     for kind in ("CPU", "CUDA"):
         _OPERATORS.impl(name, computed, kind)
-    torch.library.register_fake(f"cvrarray::{name}", shape, lib=_OPERATORS)
+
+    def traced(*inputs: Any) -> Any:
+        if torch.compiler.is_compiling() and _is_forward_mode():
+            raise NotImplementedError(
+                f"torch.compile would drop the tangents of {name}. Compile the function alone, or use reverse mode"
+            )
+        return shape(*inputs)
+
+    torch.library.register_fake(f"cvrarray::{name}", traced, lib=_OPERATORS)
     torch.library.register_autograd(f"cvrarray::{name}", back, setup_context=keep, lib=_OPERATORS)
     torch.library.register_vmap(f"cvrarray::{name}", mapped, lib=_OPERATORS)
     registered = getattr(torch.ops.cvrarray, name)
@@ -82,7 +105,7 @@ def _operator(
     class Function(torch.autograd.Function):  # type: ignore[misc]
         """The same for ``torch.func``, of which what is registered knows nothing."""
 
-        forward, setup_context, backward, vmap = map(staticmethod, (computed, keep, back, mapped))
+        forward, setup_context, backward, jvp, vmap = map(staticmethod, (registered, keep, back, ahead, mapped))
 
     def call(*inputs: Any) -> torch.Tensor:
         is_for_functions = not torch.compiler.is_compiling() and _are_transformed()
@@ -92,8 +115,20 @@ def _operator(
     return call
 
 
+def _tangent(*terms: torch.Tensor | None) -> torch.Tensor:
+    """The sum of a tangent's terms; None stands for those of operands that have no tangent."""
+    if getattr(eager_transforms, "JVP_NESTING", 0) > 1:
+        raise NotImplementedError(
+            "a forward-mode derivative of a forward-mode derivative would be 0, as PyTorch drops tangents within an"
+            " autograd.Function. Use torch.func.jacrev for one of the two, or torch.func.hessian"
+        )
+    return reduce(torch.add, [term for term in terms if term is not None])
+
+
 def _each(operator: Callable[..., torch.Tensor], info: Any, dims: Any, *args: Any) -> tuple[torch.Tensor, int]:
     """What maps an operator: a call for each."""
+    if not info.batch_size:
+        raise ValueError("vmap over values, X or Y needs a batch of 1 or more; got 0. Leave the call out")
     of = (
         operator(*(a if dim is None else a.select(dim, k) for a, dim in zip(args, dims, strict=True)))
         for k in range(info.batch_size)
@@ -127,17 +162,30 @@ def _check(A: Any, x: Any, values: Any, name: str = "x") -> None:
         raise ValueError(f"{name} must have shape ({n},), ({n}, k) or (..., {n}, k) for shape {A.shape}; got {tuple(shape)}")
     if values is not None:
         _check_tensor(A, values, "values")
-    dtype = _TORCHS.get(A.dtype) if values is None else values.dtype
-    if (dtype != x.dtype and (dtype is None or torch.promote_types(dtype, x.dtype) != x.dtype)) or x.dtype not in _NUMPYS:
-        raise TypeError(f"{name} must have a dtype that holds the product of {dtype} with it; got {x.dtype}. Use x.to(dtype)")
+    dtype = _own_dtype(A) if values is None else values.dtype
+    if dtype != x.dtype and torch.promote_types(dtype, x.dtype) != x.dtype:
+        raise TypeError(
+            f"{name} must have a dtype that holds the product of {dtype} with it; got {x.dtype}. Use {name}.to(dtype)"
+        )
     if values is not None and values.shape != (A.nnz,):
         raise ValueError(f"values must have shape ({A.nnz},), one for each entry of A.data; got {tuple(values.shape)}")
 
 
+def _own_dtype(A: Any) -> torch.dtype:
+    """PyTorch's dtype of the array's own values."""
+    if A.dtype not in _TORCHS:
+        raise TypeError(f"A must have a dtype that PyTorch computes with; got {A.dtype}. Use A.astype('float64')")
+    return _TORCHS[A.dtype]
+
+
 def _check_tensor(A: Any, tensor: Any, name: str) -> None:
-    """TypeError unless it is a tensor on the array's device."""
+    """TypeError unless it is a dense tensor on the array's device, of a dtype that our arrays have."""
     if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor; got {type(tensor).__name__}. Use torch.as_tensor, or A @ {name}")
+        raise TypeError(f"{name} must be a torch.Tensor; got {type(tensor).__name__}. Use torch.as_tensor")
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"{name} must be a dense tensor; got {tensor.layout}. Use {name}.to_dense()")
+    if tensor.dtype not in _NUMPYS:
+        raise TypeError(f"{name} must be of dtype {', '.join(map(str, _TORCHS))}; got {tensor.dtype}. Use {name}.float()")
     if not _is_at_home(A._target, tensor.device):
         raise TypeError(f"{name} must be on the array's device, {A.device}; got {tensor.device}. Use A.to_device, or .to()")
 
