@@ -28,6 +28,7 @@ import scipy.linalg
 from ..array.base import SparseArray
 from ..core import devices
 from ..core.progress import Update, shown
+from ..core.tables import CSR
 from ..input import coercion
 from . import arguments, tall
 from .gram import normal_matrix, prepared
@@ -38,6 +39,7 @@ MOST_COLUMNS = 8192  #: of A, up to which the Gram matrix is made: 0.5 GB
 SHORT_ROWS = 16
 SMALL = 2048  #: columns up to which the eigenvectors of the Gram matrix take less time than an iteration
 SPACE = 1 << 28  #: bytes of the space's vectors, and as many for their products with H; at least three blocks
+RANGE = 1e-140, 1e140  #: of the largest singular value: squares, and those of residuals, neither overflow nor underflow
 TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float64): 1e-10}
 SPACES = 5  #: blocks of vectors that the space has at most
 ROUNDING = 32 * float(np.finfo(np.float64).eps)
@@ -133,7 +135,8 @@ def svds(
     Raises
     ------
     ValueError
-        `k` is out of range, an entry is nan or inf, `scale` does not fit, or there are no rows.
+        `k` is out of range, an entry is nan or inf, `scale` does not fit, there are no rows, or entries are so large or small
+        that their squares overflow or underflow.
     TypeError
         A is no matrix.
 
@@ -158,7 +161,7 @@ def svds(
         turned = {"u": "vh", "vh": "u"}.get(return_singular_vectors, return_singular_vectors)  # type: ignore[arg-type]
         of = svds(A.T, k, tol=tol, maxiter=maxiter, seed=seed, return_singular_vectors=turned, check_finite=check_finite)
         U, V = (None if vectors is None else vectors.T for vectors in (of.Vt, of.U))
-        if U is not None and V is not None:
+        if V is not None:
             with A._target.use():
                 U, V = _signed(U, V.conj().T, A._target.xp)
                 V = V.conj().T
@@ -180,14 +183,33 @@ def decomposed(
     with tall.device(A).use(), np.errstate(invalid="ignore", over="ignore"):
         xp, product = tall.device(A).xp, tall.Centred(A, prepared(A, center, scale, check_finite))
         U, s, V, residuals, steps = _search(product, k, tol, most, seed, wants_left, check_finite)
+        if not RANGE[0] < s[0] < RANGE[1]:
+            _refuse_out_of_range(A)
         U, V = _signed(U, V, xp)
         U = None if U is None else xp.ascontiguousarray(U, dtype)
         Vt = xp.ascontiguousarray(V.conj().T, dtype)
     return SVD(U, s.astype(real), Vt, residuals, steps, bool((residuals <= tol).all())), product
 
 
+def _refuse_out_of_range(A: Any) -> None:
+    """ValueError if squares of A's entries overflow or underflow; nothing happens where all are 0, or one is inf or nan."""
+
+    def take(csr: CSR, sums: Any, row: int) -> None:
+        sums[:1] = np.maximum(sums, abs(csr.data).max(initial=0))
+
+    largest = float(tall.gathered(A, lambda xp, n_rows: xp.zeros(1), take, np.maximum)[0])
+    if 0 < largest < RANGE[0] or RANGE[1] < largest < np.inf:
+        least, most = RANGE
+        raise ValueError(
+            f"the largest entry of A must be between {least:g} and {most:g} in size, as entries are squared; got {largest:g}. "
+            f"Use svds(A / {largest:g}, ...)"
+        )
+
+
 def count_of(k: Any, shape: tuple[int, int]) -> int:
     """`k`, once it is as many triplets as a matrix of this shape has."""
+    if not min(shape):
+        raise ValueError(f"A must have a row and a column; got shape {shape}")
     if not isinstance(k, int | np.integer) or isinstance(k, bool) or not 1 <= k <= min(shape):
         raise ValueError(f"k must be an integer from 1 to {min(shape)}, the smaller side of shape {shape}; got {k!r}")
     return int(k)
