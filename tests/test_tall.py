@@ -376,6 +376,8 @@ def test_iterations_end_at_the_limit(device, monkeypatch):
     assert (found.iterations, found.converged) == (2, False)
     assert 1e-10 < found.residuals.max() < 1
     assert linalg.svds(array(dense, device), 3).converged
+    with pytest.raises(ValueError, match="maxiter must be a whole number from 1; got 0"):
+        linalg.svds(array(dense, device), 3, maxiter=0)
 
 
 # -------------------------------------------------------------------------------------------------------------------- pca

@@ -142,9 +142,10 @@ def svds(
 
     Notes
     -----
-    Beside A and the vectors that are returned: n_rows times k numbers while residuals are computed; the square of n_cols up to
-    8192 columns; else 10 times n_cols times k + 10, or 0.5 GB if that is less, but 6 times at least. An array keeps tables of
-    its transpose, as for ``A.T @ X``.
+    Beside A and the vectors that are returned, in numbers of 8 bytes (complex: 16): n_rows times k three times over while
+    residuals are computed; the square of n_cols up to 8192 columns; and up to 20 times n_cols times k + 10. The last is at
+    most 1 GB, but 12 times at least. A product with an array makes n_rows times k + 10, too, and keeps tables of the
+    transpose, as for ``A.T @ X``.
 
     Examples
     --------
@@ -179,7 +180,7 @@ def decomposed(
     dtype = coercion.wide(A.dtype if A.dtype.kind in "fc" else np.dtype(np.float64))
     real = np.finfo(dtype).dtype
     tol = TOLERANCE[real] if tol is None else arguments.tolerance(tol, "tol")
-    most = arguments.count(maxiter, "maxiter", 300)
+    most = arguments.count(maxiter, "maxiter", 300, least=1)
     with tall.device(A).use(), np.errstate(invalid="ignore", over="ignore"):
         xp, product = tall.device(A).xp, tall.Centred(A, prepared(A, center, scale, check_finite))
         U, s, V, residuals, steps = _search(product, k, tol, most, seed, wants_left, check_finite)
