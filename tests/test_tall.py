@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -378,6 +379,23 @@ def test_iterations_end_at_the_limit(device, monkeypatch):
     assert linalg.svds(array(dense, device), 3).converged
     with pytest.raises(ValueError, match="maxiter must be a whole number from 1; got 0"):
         linalg.svds(array(dense, device), 3, maxiter=0)
+
+
+def test_memory_of_iterations(device):
+    """As it is documented, in blocks of vectors."""
+    if device != "cpu":
+        pytest.skip("of NumPy's memory")
+    n, width = 20_000, 20
+    rng = np.random.default_rng(0)
+    at = rng.integers(0, 100, 4000), rng.integers(0, n, 4000)
+    A = cvrarray.CVRArray(csr_array((rng.standard_normal(4000), at), shape=(100, n)), device="cpu")
+    linalg.svds(A, width - 10, center=True, maxiter=1)  # which compiles, and makes tables
+    tracemalloc.start()
+    try:
+        assert linalg.svds(A, width - 10, center=True, tol=0, maxiter=12).iterations == 12
+        assert tracemalloc.get_traced_memory()[1] < 20 * n * width * 8
+    finally:
+        tracemalloc.stop()
 
 
 # -------------------------------------------------------------------------------------------------------------------- pca

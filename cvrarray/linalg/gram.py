@@ -71,9 +71,9 @@ def gram(
     Notes
     -----
     Beside the result and A, a panel of about 500,000 entries is held as CSR and by columns, on a GPU 8 million: 12 to 28 bytes
-    an entry for either, 0.5 GB in all. A `Stored` has the panels that it reads ahead. With `center` or `scale` and a narrower
-    `dtype` the sums are a matrix of their own. Matrices more than 20% full are faster as dense ones: ``D = A.todense();
-    D.T @ D``.
+    an entry for either, 0.5 GB in all. A `Stored` has the panels that it reads ahead. Of a dask array each worker holds a
+    result of its own, and about 8 wait until they are added. With `center` or `scale` and a narrower `dtype` the sums are a
+    matrix of their own. Matrices more than 20% full are faster as dense ones: ``D = A.todense(); D.T @ D``.
 
     Examples
     --------

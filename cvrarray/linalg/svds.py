@@ -143,9 +143,9 @@ def svds(
     Notes
     -----
     Beside A and the vectors that are returned, in numbers of 8 bytes (complex: 16): n_rows times k three times over while
-    residuals are computed; the square of n_cols up to 8192 columns; and up to 20 times n_cols times k + 10. The last is at
-    most 1 GB, but 12 times at least. A product with an array makes n_rows times k + 10, too, and keeps tables of the
-    transpose, as for ``A.T @ X``.
+    residuals are computed; the square of n_cols up to 8192 columns; and 20 times n_cols times k + 10, or 15 times where that
+    is more than 1 GB. A product with an array makes n_rows times k + 10, too, and keeps tables of the transpose, as for
+    ``A.T @ X``.
 
     Examples
     --------
@@ -301,10 +301,12 @@ def _krylov(
 
     It ends when the first `k` of them are good enough, or after `most` products.
     """
-    n, width = X.shape
-    room = n - kept.shape[1]
-    limit = min(room, max(3 * width, min(SPACES * width, SPACE // (X.itemsize * n))))
-    basis, image, block, steps = X[:, :0], X[:, :0], _orthonormal(X, kept), 0
+    (n, width), n_kept = X.shape, kept.shape[1]
+    limit = min(n - n_kept, max(3 * width, min(SPACES * width, SPACE // (X.itemsize * n))))
+    # columns `kept`, and the basis after them; in the other array the products of the basis: leading columns are contiguous
+    space, images = (devices.of(X).xp.empty((n, columns), X.dtype, order="F") for columns in (n_kept + limit, limit))
+    space[:, :n_kept] = kept
+    block, held, steps = _orthonormal(X, kept), 0, 0
     while True:
         new = multiply(block)
         if not bool(np.isfinite(new).all()):
@@ -312,18 +314,20 @@ def _krylov(
         new -= kept @ (kept.conj().T @ new)
         steps += 1
         update(steps)
-        basis, image = (np.concatenate(two, axis=1) for two in ((basis, block), (image, new)))
-        block = _orthonormal(new, np.concatenate([kept, basis], axis=1))
+        begin, held = held, held + block.shape[1]
+        space[:, n_kept + begin : n_kept + held], images[:, begin:held] = block, new
+        block = _orthonormal(new, space[:, : n_kept + held])
         is_last = steps >= most or not block.shape[1]
-        is_full = basis.shape[1] + block.shape[1] > limit
-        if not is_last and not is_full and (basis.shape[1] < k or steps % LOOK):
+        is_full = held + block.shape[1] > limit
+        if not is_last and not is_full and (held < k or steps % LOOK):
             continue
-        vectors, products, theta = _ritz(basis, image, width)
+        vectors, products, theta = _ritz(space[:, n_kept : n_kept + held], images[:, :held], width)
         sizes = _on_host(_norms(products[:, :k] - vectors[:, :k] * _like(theta[:k], X)))
         if is_last or (len(theta) >= k and bool((sizes <= enough.of(np.sqrt(theta[:k]))).all())):
             return vectors, steps
         if is_full:
-            basis, image = vectors, products
+            held = vectors.shape[1]
+            space[:, n_kept : n_kept + held], images[:, :held] = vectors, products
 
 
 def _ritz(basis: Any, image: Any, count: int) -> tuple[Any, Any, np.ndarray]:
