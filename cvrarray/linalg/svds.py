@@ -196,7 +196,8 @@ def _refuse_out_of_range(A: Any) -> None:
     """ValueError if squares of A's entries overflow or underflow; nothing happens where all are 0, or one is inf or nan."""
 
     def take(csr: CSR, sums: Any, row: int) -> None:
-        sums[:1] = np.maximum(sums, abs(csr.data).max(initial=0))
+        if csr.data.size:
+            sums[:1] = np.maximum(sums, abs(csr.data).max())
 
     largest = float(tall.gathered(A, lambda xp, n_rows: xp.zeros(1), take, np.maximum)[0])
     if 0 < largest < RANGE[0] or RANGE[1] < largest < np.inf:
