@@ -48,21 +48,16 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     def inverse_transform(self, X: Any) -> Any:
         """Dense rows (n_samples, n_features) from what stands along the components."""
         check_is_fitted(self)
-        return X @ self.components_ + getattr(self, "mean_", 0)
+        rows = X @ self.components_
+        return rows + self.mean_.astype(rows.dtype) if hasattr(self, "mean_") else rows
 
     def _matrix(self, X: Any, reset: bool) -> Any:
         """`X` as a matrix for a sweep, once scikit-learn's rules allow it."""
-        if not tall.is_ours(X):
-            least = 2 if reset else 1
-            X = validate_data(
-                self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32], ensure_min_samples=least
-            )
-        elif reset:
-            self.n_features_in_ = X.shape[1]
-        elif X.shape[1] != self.n_features_in_:
-            name = type(self).__name__
-            raise ValueError(f"X has {X.shape[1]} features, but {name} is expecting {self.n_features_in_} features as input")
-        return tall.matrix(X)
+        if tall.is_ours(X):
+            rules: dict[str, Any] = {"skip_check_array": True}
+        else:
+            rules = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "ensure_min_samples": 2 if reset else 1}
+        return tall.matrix(validate_data(self, X, reset=reset, **rules))
 
     def _arguments(self) -> dict[str, Any]:
         return {"tol": self.tol, "seed": check_random_state(self.random_state).randint(2**31)}

@@ -72,6 +72,26 @@ def test_pipelines_and_searches():
     assert search.fit(A.to_scipy()).best_params_
 
 
+@pytest.mark.parametrize("estimator", [PCA(2), TruncatedSVD(2)], ids=["PCA", "TruncatedSVD"])
+def test_float32_stays(estimator):
+    A = cvrarray.CVRArray(matrix().astype(np.float32), device="cpu")
+    scores = estimator.fit_transform(A)
+    found = [scores, estimator.components_, estimator.transform(A), estimator.inverse_transform(scores)]
+    assert {array.dtype for array in found} == {np.dtype(np.float32)}
+
+
+def test_names_of_columns():
+    """Those of a data frame are forgotten by the next fit; those of the components come out."""
+    pandas = pytest.importorskip("pandas")
+    A, frame = cvrarray.CVRArray(matrix(), device="cpu"), pandas.DataFrame(matrix()).rename(columns=str)
+    found = PCA(2).set_output(transform="pandas")
+    assert found.fit_transform(frame).columns.tolist() == ["pca0", "pca1"]
+    with pytest.warns(UserWarning, match="X does not have valid feature names"):
+        found.transform(A)
+    assert found.fit(A).transform(A).shape == (200, 2)
+    assert not hasattr(found, "feature_names_in_")
+
+
 def test_other_columns_are_refused():
     found = PCA(2).fit(cvrarray.CVRArray(matrix(), device="cpu"))
     with pytest.raises(ValueError, match="X has 7 features, but PCA is expecting 30 features as input"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -296,6 +297,30 @@ def test_scaled_columns_as_standard_scaler(device):
     assert_triplets(linalg.svds(array(dense, device), 5, center=True, scale="std"), scaled, 5, 1e-10)
 
 
+def test_a_deviation_of_rounding_alone_is_none(device):
+    """As of scikit-learn: such a column is noise, which its deviation would make as large as the others."""
+    preprocessing = pytest.importorskip("sklearn.preprocessing")
+    dense = matrix()
+    dense[:, 3] = np.where(dense[:, 5] > 0, 0.1, np.nextafter(0.1, 1))
+    dense[:, 4] = 1e8 + 1e-3 * dense[:, 5]
+    deviation = preprocessing.StandardScaler().fit(dense).scale_
+    assert deviation[3] == 1
+    assert deviation[4] < 1
+    found = linalg.gram(array(dense, device), center=True, scale="std").diagonal()
+    assert_close(found, dense.var(axis=0) / deviation**2 * (300 / 299), 1e-6)
+
+
+@in_pairs("factor, left", [1e-200, 1e-160, 1e160, 1e300], [True, False])
+def test_squares_out_of_range_are_refused(factor, left, device, tmp_path):
+    """Singular values would be 0 or inf, or few of their digits right, with residuals that do not tell."""
+    dense = matrix((9000, 30), density=0.1, full=False)
+    A = array(dense * factor, device)
+    for source in (A, *sources(A, tmp_path)):
+        with pytest.raises(ValueError, match=r"between 1e-140 and 1e\+140 .*; got (\S+)\. Use svds\(A / \1,"):
+            linalg.svds(source, 3, return_singular_vectors=left)
+    assert_triplets(linalg.svds(A / factor, 3), dense, 3, 1e-10)
+
+
 def test_svds_from_stores_and_dask(device, tmp_path):
     dense = matrix((9000, 30), density=0.1)
     A = array(dense, device)
@@ -320,6 +345,7 @@ def test_which_vectors(wanted, shape, device):
         if vectors is not None:
             ours = get(vectors).T if vectors is U else get(vectors)
             np.testing.assert_allclose(abs((ours * theirs).sum(axis=1)), 1, rtol=1e-8)
+    assert Vt is None or (get(Vt)[np.arange(4), abs(get(Vt)).argmax(axis=1)] > 0).all()
 
 
 def test_progress_is_told(device, monkeypatch):
@@ -351,6 +377,25 @@ def test_iterations_end_at_the_limit(device, monkeypatch):
     assert (found.iterations, found.converged) == (2, False)
     assert 1e-10 < found.residuals.max() < 1
     assert linalg.svds(array(dense, device), 3).converged
+    with pytest.raises(ValueError, match="maxiter must be a whole number from 1; got 0"):
+        linalg.svds(array(dense, device), 3, maxiter=0)
+
+
+def test_memory_of_iterations(device):
+    """As it is documented, in blocks of vectors."""
+    if device != "cpu":
+        pytest.skip("of NumPy's memory")
+    n, width = 20_000, 20
+    rng = np.random.default_rng(0)
+    at = rng.integers(0, 100, 4000), rng.integers(0, n, 4000)
+    A = cvrarray.CVRArray(csr_array((rng.standard_normal(4000), at), shape=(100, n)), device="cpu")
+    linalg.svds(A, width - 10, center=True, maxiter=1)  # which compiles, and makes tables
+    tracemalloc.start()
+    try:
+        assert linalg.svds(A, width - 10, center=True, tol=0, maxiter=12).iterations == 12
+        assert tracemalloc.get_traced_memory()[1] < 20 * n * width * 8
+    finally:
+        tracemalloc.stop()
 
 
 # -------------------------------------------------------------------------------------------------------------------- pca
@@ -433,7 +478,7 @@ def test_no_rows(device):
         (lambda: linalg.gram(A, center=True), "a covariance needs two rows"),
         (lambda: linalg.gram(A, scale="std"), "means need a row"),
         (lambda: linalg.mean_var(A, 0), "a mean needs an entry"),
-        (lambda: linalg.svds(A, 1), "k must be"),
+        (lambda: linalg.svds(A, 1), "must have a row and a column"),
         (lambda: linalg.pca(A, 1), "variances need two rows"),
         (lambda: linalg.pca(cvrarray.CVRArray(np.ones((1, 3)), device=device), 1), "variances need two rows"),
     ):
@@ -450,8 +495,9 @@ def test_arguments(device):
         linalg.gram(A, scale="mad")
     with pytest.raises(ValueError, match="finite and not 0"):
         linalg.svds(A, 2, scale=xp.zeros(40))
-    with pytest.raises(ValueError, match="a divisor for each of 40 columns"):
-        linalg.gram(A, scale=xp.ones(3))
+    for wrong in (xp.ones(3), xp.ones(40) * 1j):
+        with pytest.raises(ValueError, match="a real divisor for each of 40 columns"):
+            linalg.gram(A, scale=wrong)
     with pytest.raises(ValueError, match=r"out must be contiguous, of shape \(40, 40\)"):
         linalg.gram(A, out=xp.empty((3, 3)))
     with pytest.raises(TypeError, match="dtype must be one that float64 casts to"):
@@ -473,6 +519,16 @@ def test_memory_that_is_not_there_is_told(device):
     ):
         linalg.gram(A)
     assert get(linalg.svds(A, 1).s).tolist() == [1.0]
+
+
+def test_memory_is_told_before_it_is_taken(monkeypatch):
+    """A system promises more than a container has, and ends the process that uses it."""
+    from cvrarray.input import limits
+
+    monkeypatch.setattr(limits, "installed", lambda: 40 * 40 * 8 - 1)
+    with pytest.raises(MemoryError, match=r"40 columns needs 1\.28e-05 GB.*there are 1\.28e-05 GB"):
+        linalg.gram(array(matrix(), "cpu"))
+    linalg.gram(array(matrix(dtype="float32"), "cpu"))
 
 
 def test_matrices_of_others_are_converted():

@@ -49,7 +49,7 @@ class Limit:
         for n_bytes, what in ((rows, f"{shape[0]} rows"), (columns, f"{shape[1]} columns")):
             self.require(n_bytes, f"{at}: {what} need")
         self.require(rows + columns + ENTRY_BYTES * n_entries, f"{at}: {shape[0]} rows and {n_entries} entries need")
-        memory = _memory()
+        memory = installed()
         if rows > memory:  # the system might kill us, not refuse
             raise ValueError(f"{at}: {shape[0]} rows need {size(rows)}; this machine has {size(memory)}")
 
@@ -69,7 +69,7 @@ def require_rows(shape: tuple[int, int], n_bytes: int) -> None:
     rows = ROW_BYTES * shape[0]
     if rows <= MAX_BYTES:
         return
-    stated, memory = _stated(), _memory()
+    stated, memory = _stated(), installed()
     needed = f"a matrix of {shape[0]} x {shape[1]} needs {size(rows)} for its rows, whatever they hold"
     if stated and rows > max(stated, PROPORTION * n_bytes):
         raise ValueError(f"{needed}; the environment's {VARIABLE} allows {size(stated)}. Set it to more, or drop empty rows")
@@ -96,6 +96,6 @@ def size(n_bytes: int) -> str:
     return f"{n_bytes} bytes"
 
 
-def _memory() -> int:
+def installed() -> int:
     """Bytes of memory that this machine has, or its container; no bound where the system does not say."""
     return int(devices.CPU.backend("runtime.regions").installed()) if hasattr(os, "sysconf") else 1 << 46

@@ -22,7 +22,7 @@ import numpy as np
 from ..array import products
 from ..core import devices
 from ..core.tables import CSR
-from ..input import coercion
+from ..input import coercion, limits
 from . import operators, tall
 from .mean_var import counted
 
@@ -42,7 +42,7 @@ def gram(
         True: the covariance, ``numpy.cov(A, rowvar=False)``, which takes a sweep for the means before.
     scale : {None, "std"} or (n_cols,) array
         What columns are divided by. ``"std"``: the population's standard deviation, as scikit-learn's ``StandardScaler``
-        does; a column with deviation 0 is divided by 1.
+        does; a column whose deviation is 0, up to rounding, is divided by 1.
     dtype : data type, optional
         Of the result, in which numbers are summed: ``"float64"`` for sums of a float32 matrix. Default: that of
         ``A.T @ A``; with `center` or `scale` a floating one, and sums are made in double precision.
@@ -71,9 +71,9 @@ def gram(
     Notes
     -----
     Beside the result and A, a panel of about 500,000 entries is held as CSR and by columns, on a GPU 8 million: 12 to 28 bytes
-    an entry for either, 0.5 GB in all. A `Stored` has the panels that it reads ahead. With `center` or `scale` and a narrower
-    `dtype` the sums are a matrix of their own. Matrices more than 20% full are faster as dense ones: ``D = A.todense();
-    D.T @ D``.
+    an entry for either, 0.5 GB in all. A `Stored` has the panels that it reads ahead. Of a dask array each worker holds a
+    result of its own, and about 8 wait until they are added. With `center` or `scale` and a narrower `dtype` the sums are a
+    matrix of their own. Matrices more than 20% full are faster as dense ones: ``D = A.todense(); D.T @ D``.
 
     Examples
     --------
@@ -95,7 +95,7 @@ def gram(
     if center and n_rows < 2:
         raise ValueError(f"a covariance needs two rows; got shape {A.shape}")
     work = products.product_dtype(dtype, dtype)[1] if is_plain else np.result_type(dtype, np.float64)
-    with device.use(), np.errstate(invalid="ignore", over="ignore"), _naming_memory(n, work):
+    with device.use(), np.errstate(invalid="ignore", over="ignore"), _naming_memory(n, work, device):
         total = device.xp.empty((n, n), work) if out is None or _checked(out, n, dtype, device).dtype != work else out
         columns = prepared(A, center, scale, check_finite)
         normal_matrix(A, columns, total, check_finite)
@@ -109,13 +109,16 @@ def gram(
 
 
 @contextmanager
-def _naming_memory(n: int, dtype: np.dtype) -> Iterator[None]:
-    """A MemoryError says how much is needed."""
+def _naming_memory(n: int, dtype: np.dtype, device: devices.Device) -> Iterator[None]:
+    """A MemoryError says how much is needed. It comes first where a system would promise more than it has."""
+    needed = n * n * dtype.itemsize
     try:
+        if device.kind == "cpu" and needed > limits.installed():
+            raise MemoryError(f"there are {limits.installed() / 1e9:.3g} GB")
         yield
     except MemoryError as error:
         raise MemoryError(
-            f"a Gram matrix of {n} columns needs {n * n * dtype.itemsize / 1e9:.3g} GB, and up to 0.5 GB for a panel: {error}. "
+            f"a Gram matrix of {n} columns needs {needed / 1e9:.3g} GB, and up to 0.5 GB for a panel: {error}. "
             "Take fewer columns, or use svds, which makes none of many columns"
         ) from error
 
@@ -137,7 +140,8 @@ def prepared(A: Any, center: bool, scale: Any, check_finite: bool) -> Columns:
             raise ValueError(f"means need a row; got shape {A.shape}")
         count, mean, variance = counted(A, 0, check_finite)
         means = Columns(mean if center else None, None, variance, count == A.shape[0])
-    return means._replace(divisor=deviations(means.variance) if divisor is STD else divisor)
+        divisor = deviations(mean, variance, A.shape[0]) if divisor is STD else divisor
+    return means._replace(divisor=divisor)
 
 
 def normal_matrix(A: Any, columns: Columns, total: Any, check_finite: bool) -> None:
@@ -166,16 +170,16 @@ def divisors(scale: Any, n: int, device: devices.Device) -> Any:
     if scale is None or (isinstance(scale, str) and scale == STD):
         return scale
     if not isinstance(scale, str):
-        found = device.xp.asarray(operators.dense_vector(scale, "scale", device), np.float64)
-        if found.shape == (n,) and bool(((found != 0) & device.xp.isfinite(found)).all()):
-            return found
-    raise ValueError(f"scale must be None, 'std', or a divisor for each of {n} columns, finite and not 0; got {scale!r}")
+        found = device.xp.asarray(operators.dense_vector(scale, "scale", device))
+        if found.shape == (n,) and found.dtype.kind != "c" and bool(((found != 0) & device.xp.isfinite(found)).all()):
+            return found.astype(np.float64)
+    raise ValueError(f"scale must be None, 'std', or a real divisor for each of {n} columns, finite and not 0; got {scale!r}")
 
 
-def deviations(variance: Any) -> Any:
-    """What ``"std"`` divides by: a column without deviation stays as it is."""
+def deviations(mean: Any, variance: Any, n_rows: int) -> Any:
+    """What ``"std"`` divides by: a column whose deviation is 0, or no more than rounding, stays as it is."""
     root = np.sqrt(variance)
-    root[root == 0] = 1
+    root[root <= n_rows * np.finfo(np.float64).eps * abs(mean)] = 1  # scikit-learn's bound
     return root
 
 

@@ -28,6 +28,7 @@ import scipy.linalg
 from ..array.base import SparseArray
 from ..core import devices
 from ..core.progress import Update, shown
+from ..core.tables import CSR
 from ..input import coercion
 from . import arguments, tall
 from .gram import normal_matrix, prepared
@@ -38,6 +39,7 @@ MOST_COLUMNS = 8192  #: of A, up to which the Gram matrix is made: 0.5 GB
 SHORT_ROWS = 16
 SMALL = 2048  #: columns up to which the eigenvectors of the Gram matrix take less time than an iteration
 SPACE = 1 << 28  #: bytes of the space's vectors, and as many for their products with H; at least three blocks
+RANGE = 1e-140, 1e140  #: of the largest singular value: squares, and those of residuals, neither overflow nor underflow
 TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float64): 1e-10}
 SPACES = 5  #: blocks of vectors that the space has at most
 ROUNDING = 32 * float(np.finfo(np.float64).eps)
@@ -133,15 +135,17 @@ def svds(
     Raises
     ------
     ValueError
-        `k` is out of range, an entry is nan or inf, `scale` does not fit, or there are no rows.
+        `k` is out of range, an entry is nan or inf, `scale` does not fit, there are no rows, or entries are so large or small
+        that their squares overflow or underflow.
     TypeError
         A is no matrix.
 
     Notes
     -----
-    Beside A and the vectors that are returned: n_rows times k numbers while residuals are computed; the square of n_cols up to
-    8192 columns; else 10 times n_cols times k + 10, or 0.5 GB if that is less, but 6 times at least. An array keeps tables of
-    its transpose, as for ``A.T @ X``.
+    Beside A and the vectors that are returned, in numbers of 8 bytes (complex: 16): n_rows times k three times over while
+    residuals are computed; the square of n_cols up to 8192 columns; and 20 times n_cols times k + 10, or 15 times where that
+    is more than 1 GB. A product with an array makes n_rows times k + 10, too, and keeps tables of the transpose, as for
+    ``A.T @ X``.
 
     Examples
     --------
@@ -158,7 +162,7 @@ def svds(
         turned = {"u": "vh", "vh": "u"}.get(return_singular_vectors, return_singular_vectors)  # type: ignore[arg-type]
         of = svds(A.T, k, tol=tol, maxiter=maxiter, seed=seed, return_singular_vectors=turned, check_finite=check_finite)
         U, V = (None if vectors is None else vectors.T for vectors in (of.Vt, of.U))
-        if U is not None and V is not None:
+        if V is not None:
             with A._target.use():
                 U, V = _signed(U, V.conj().T, A._target.xp)
                 V = V.conj().T
@@ -176,18 +180,38 @@ def decomposed(
     dtype = coercion.wide(A.dtype if A.dtype.kind in "fc" else np.dtype(np.float64))
     real = np.finfo(dtype).dtype
     tol = TOLERANCE[real] if tol is None else arguments.tolerance(tol, "tol")
-    most = arguments.count(maxiter, "maxiter", 300)
+    most = arguments.count(maxiter, "maxiter", 300, least=1)
     with tall.device(A).use(), np.errstate(invalid="ignore", over="ignore"):
         xp, product = tall.device(A).xp, tall.Centred(A, prepared(A, center, scale, check_finite))
         U, s, V, residuals, steps = _search(product, k, tol, most, seed, wants_left, check_finite)
+        if not RANGE[0] < s[0] < RANGE[1]:
+            _refuse_out_of_range(A)
         U, V = _signed(U, V, xp)
         U = None if U is None else xp.ascontiguousarray(U, dtype)
         Vt = xp.ascontiguousarray(V.conj().T, dtype)
     return SVD(U, s.astype(real), Vt, residuals, steps, bool((residuals <= tol).all())), product
 
 
+def _refuse_out_of_range(A: Any) -> None:
+    """ValueError if squares of A's entries overflow or underflow; nothing happens where all are 0, or one is inf or nan."""
+
+    def take(csr: CSR, sums: Any, row: int) -> None:
+        if csr.data.size:
+            sums[:1] = np.maximum(sums, abs(csr.data).max())
+
+    largest = float(tall.gathered(A, lambda xp, n_rows: xp.zeros(1), take, np.maximum)[0])
+    if 0 < largest < RANGE[0] or RANGE[1] < largest < np.inf:
+        least, most = RANGE
+        raise ValueError(
+            f"the largest entry of A must be between {least:g} and {most:g} in size, as entries are squared; got {largest:g}. "
+            f"Use svds(A / {largest:g}, ...)"
+        )
+
+
 def count_of(k: Any, shape: tuple[int, int]) -> int:
     """`k`, once it is as many triplets as a matrix of this shape has."""
+    if not min(shape):
+        raise ValueError(f"A must have a row and a column; got shape {shape}")
     if not isinstance(k, int | np.integer) or isinstance(k, bool) or not 1 <= k <= min(shape):
         raise ValueError(f"k must be an integer from 1 to {min(shape)}, the smaller side of shape {shape}; got {k!r}")
     return int(k)
@@ -278,10 +302,12 @@ def _krylov(
 
     It ends when the first `k` of them are good enough, or after `most` products.
     """
-    n, width = X.shape
-    room = n - kept.shape[1]
-    limit = min(room, max(3 * width, min(SPACES * width, SPACE // (X.itemsize * n))))
-    basis, image, block, steps = X[:, :0], X[:, :0], _orthonormal(X, kept), 0
+    (n, width), n_kept = X.shape, kept.shape[1]
+    limit = min(n - n_kept, max(3 * width, min(SPACES * width, SPACE // (X.itemsize * n))))
+    # columns `kept`, and the basis after them; in the other array the products of the basis: leading columns are contiguous
+    space, images = (devices.of(X).xp.empty((n, columns), X.dtype, order="F") for columns in (n_kept + limit, limit))
+    space[:, :n_kept] = kept
+    block, held, steps = _orthonormal(X, kept), 0, 0
     while True:
         new = multiply(block)
         if not bool(np.isfinite(new).all()):
@@ -289,18 +315,20 @@ def _krylov(
         new -= kept @ (kept.conj().T @ new)
         steps += 1
         update(steps)
-        basis, image = (np.concatenate(two, axis=1) for two in ((basis, block), (image, new)))
-        block = _orthonormal(new, np.concatenate([kept, basis], axis=1))
+        begin, held = held, held + block.shape[1]
+        space[:, n_kept + begin : n_kept + held], images[:, begin:held] = block, new
+        block = _orthonormal(new, space[:, : n_kept + held])
         is_last = steps >= most or not block.shape[1]
-        is_full = basis.shape[1] + block.shape[1] > limit
-        if not is_last and not is_full and (basis.shape[1] < k or steps % LOOK):
+        is_full = held + block.shape[1] > limit
+        if not is_last and not is_full and (held < k or steps % LOOK):
             continue
-        vectors, products, theta = _ritz(basis, image, width)
+        vectors, products, theta = _ritz(space[:, n_kept : n_kept + held], images[:, :held], width)
         sizes = _on_host(_norms(products[:, :k] - vectors[:, :k] * _like(theta[:k], X)))
         if is_last or (len(theta) >= k and bool((sizes <= enough.of(np.sqrt(theta[:k]))).all())):
             return vectors, steps
         if is_full:
-            basis, image = vectors, products
+            held = vectors.shape[1]
+            space[:, n_kept : n_kept + held], images[:, :held] = vectors, products
 
 
 def _ritz(basis: Any, image: Any, count: int) -> tuple[Any, Any, np.ndarray]:
