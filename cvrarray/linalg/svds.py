@@ -369,18 +369,16 @@ def _decomposed(W: Any) -> tuple[Any, np.ndarray]:
     al., ETNA 44, 2015): it reads W a few times. Others by Householder's reflections.
     """
     sizes = _norms(W)
-    if bool((sizes > 0).all()):
-        Q, R = W / sizes, np.diag(_on_host(sizes)).astype(W.dtype)
-        for _ in range(2):
-            products = _on_host(Q.conj().T @ Q)
-            if not np.isfinite(products).all() or np.linalg.eigvalsh(products)[0] < NEARLY:
-                break
-            upper = np.linalg.cholesky(products).conj().T
-            Q, R = Q @ _like(np.linalg.inv(upper), Q), upper @ R
-        else:
-            return Q, R
-    Q, R = np.linalg.qr(W)
-    return Q, _on_host(R)
+    sizes += sizes == 0
+    Q, R = W / sizes, np.diag(_on_host(sizes)).astype(W.dtype)
+    for _ in range(2):
+        products = _on_host(Q.conj().T @ Q)
+        if not np.isfinite(products).all() or np.linalg.eigvalsh(products)[0] < NEARLY:
+            Q, upper = np.linalg.qr(Q)
+            return Q, _on_host(upper) @ R
+        upper = np.linalg.cholesky(products).conj().T
+        Q, R = Q @ _like(np.linalg.inv(upper), Q), upper @ R
+    return Q, R
 
 
 def _eigenpairs(product: tall.Centred, V: Any) -> tuple[None, Any, Any, np.ndarray]:
