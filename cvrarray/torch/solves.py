@@ -16,9 +16,11 @@ from ..core import devices
 from ..linalg import arguments, preconditioners
 from ..linalg.operators import check_square
 from ..linalg.solution import INFO
+from . import stacks
 from .products import _sampled
 from .tensors import (
     _NUMPYS,
+    _SOLVED,
     _array,
     _check,
     _check_version,
@@ -32,7 +34,6 @@ from .tensors import (
 )
 
 _METHODS = {"cg": True, "minres": True, "bicgstab": False, "gmres": False}  #: and whether it is for symmetric A
-_SOLVED = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
 
 def solve(
@@ -66,7 +67,8 @@ def solve(
         columns, and so are the vectors that ``torch.func.vmap`` maps.
     values : (A.nnz,) tensor, optional
         Values that stand for the array's own, in the order of ``A.data``. Symmetric methods want them symmetric: make them
-        of parameters that both entries of a pair share. ``torch.func.vmap`` over values makes a solve for each.
+        of parameters that both entries of a pair share. ``torch.func.vmap`` over values makes a solve for each; with "cg",
+        M None or a name, and a vector b they go side by side, as :func:`solve_stack` solves them.
     method : {"cg", "minres", "bicgstab", "gmres"}
         Of :mod:`cvrarray.linalg`: "cg" for symmetric (Hermitian) positive definite A, "minres" for symmetric, the others
         for any.
@@ -266,9 +268,15 @@ def _back_solve(ctx: Any, gradient: Any) -> Any:
 
 
 def _mapped_solve(info: Any, dims: Any, b: Any, values: Any, *rest: Any) -> Any:
-    """Vectors of one matrix are columns."""
+    """Vectors of one matrix are columns; matrices are a stack, where that has the method."""
     if dims[1] is not None:
-        return _each(_solve, info, dims, b, values, *rest)
+        number, transposed, is_gradient, method, M, M_number, rtol, atol, maxiter, _, unconverged = rest
+        is_vector = b.ndim == 1 + (dims[0] is not None)
+        if method != "cg" or M_number or transposed or not is_vector or torch.compiler.is_compiling():
+            return _each(_solve, info, dims, b, values, *rest)
+        b = b.expand(info.batch_size, -1) if dims[0] is None else b.movedim(dims[0], 0)
+        values = values.movedim(dims[1], 0).to(b.dtype)
+        return stacks._solved(b, values, _array(number), is_gradient, M or None, rtol, atol, maxiter, unconverged), 0
     b = b.movedim(dims[0], -1)
     return _solve(b.flatten(1), values, *rest).reshape(b.shape), b.ndim - 1
 
