@@ -11,6 +11,7 @@ import torch
 
 from .. import linalg
 from ..array.base import SparseArray
+from ..array.stack import Stack
 from ..array.transposed import with_values
 from ..core import devices
 from ..linalg import arguments, preconditioners
@@ -112,6 +113,8 @@ def solve(
     >>> x.detach().numpy().round(9), (11 * values.grad).round().tolist()
     (array([1., 2., 2.]), [-2.0, -4.0, -3.0, -6.0, -11.0])
     """
+    if isinstance(A, Stack):
+        raise TypeError("A must be one array; got a Stack. Use cvrarray.torch.solve_stack(A, b, values) with the array of it")
     name, number = (M, 0) if isinstance(M, str) else ("", 0 if M is None else _number_of_preconditioner(M))
     options = (method, name, number, rtol, atol, maxiter, restart, unconverged)
     of_array = _number(A)

@@ -95,6 +95,8 @@ def solve_stack(
     array([[-0.25  , -0.0625],
            [-1.    , -0.04  ]])
     """
+    if isinstance(A, Stack):
+        raise TypeError("A must be the array that a Stack was made of, and values those of the Stack; got the Stack")
     for tensor, name in ((b, "b"), (values, "values")):
         _check_home(A, tensor, name)
     if b.dtype != values.dtype or b.dtype not in _SOLVED:
