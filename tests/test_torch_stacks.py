@@ -194,14 +194,14 @@ def test_bad_input(device):
         found = cvrarray.torch.solve_stack(A, b, values, rtol=1e-12, unconverged="warn")
     assert torch.equal(found[0], cvrarray.torch.solve_stack(A, b[:1], values[:1], rtol=1e-12)[0])
     for solve in (cvrarray.torch.solve, cvrarray.torch.solve_stack):
-        with pytest.raises(TypeError, match="A must be .* Stack"):
+        with pytest.raises(TypeError, match=r"A must be .* Stack"):
             solve(S, b, V)
     with pytest.raises(ValueError, match="unconverged must be"):
         cvrarray.torch.solve_stack(A, b, V, unconverged="ignore")
     with pytest.raises(TypeError, match="one dtype, float32, float64 or complex"):
         cvrarray.torch.solve_stack(A, b.half(), V.half())
     for transform in (torch.func.vmap, torch.func.grad):
-        with pytest.raises(TypeError, match="Map cvrarray"):
+        with pytest.raises(TypeError, match="must be made outside"):
             transform(lambda V: (A.stack(V) @ b).sum())(torch.stack([V, V]))
     with pytest.raises(RuntimeError, match="floating"):
         A.stack(V.long().requires_grad_())

@@ -31,9 +31,15 @@ def multiply_stack(S: Stack, x: torch.Tensor) -> torch.Tensor:
 def stack(A: Any, V: torch.Tensor) -> Stack:
     """``A.stack(V)`` for a tensor, which products of the stack have gradients with respect to."""
     _check_home(A, V, "V")
-    if tensors._are_transformed():
-        raise TypeError("a stack has memory, which torch.func's tensors have not. Map cvrarray.torch.matmul(A, x, values)")
-    made: Stack = A.stack(_view(V))
+    try:
+        given = _view(V)
+    except RuntimeError as error:
+        if not tensors._are_transformed():
+            raise
+        raise TypeError(
+            "a stack must be made outside of torch.func's transforms. Within, call cvrarray.torch.matmul(A, x, values)"
+        ) from error
+    made: Stack = A.stack(given)
     if V.requires_grad:
         made.of_tensor = (A, V), False
     return made
