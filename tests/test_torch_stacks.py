@@ -63,6 +63,65 @@ def test_vmap_over_values(build, device):
 
 
 @BUILD
+def test_parts_have_gradients(build, device):
+    A = build(DENSE, device)
+    V, x = (random(*s, dtype=torch.float64, device=device, wants=True) for s in ((4, A.nnz), (4, 4)))
+    for of in (A, A.T):
+        whole = of.stack(V)
+        for S, rows in ((whole[1:3], slice(1, 3)), (whole[1:][:2], slice(1, 3)), (whole[1:3].T.T, slice(1, 3))):
+            (found,), (expected,) = (
+                torch.autograd.grad((y * y).sum(), V) for y in (S @ x.detach()[rows], (whole @ x.detach())[rows])
+            )
+            assert torch.equal(found, expected)
+        backwards = torch.autograd.grad((whole[::-1] @ x.detach().flip(0)).sum(), V)[0]
+        assert torch.equal(backwards, torch.autograd.grad((whole @ x.detach()).sum(), V)[0])
+        assert torch.autograd.gradcheck(lambda V, of=of: of.stack(V).T @ x.detach(), (V,), fast_mode=True)
+
+
+@BUILD
+def test_vmap_over_operands_of_a_stack(build, device):
+    A = build(DENSE, device)
+    V, x = (random(*s, dtype=torch.float64, device=device) for s in ((3, A.nnz), (5, 3, 4)))
+    S = A.stack(V)
+    close = torch.testing.assert_close
+    close(torch.func.vmap(lambda x: S @ x)(x), torch.stack([S @ one for one in x]))
+    close(torch.func.vmap(lambda x: S @ x)(x[:, 0]), torch.stack([S @ one for one in x[:, 0]]))
+    close(torch.func.vmap(lambda x: S @ x[..., None])(x)[..., 0], torch.stack([S @ one for one in x]))
+    jacobian = torch.func.jacrev(lambda x: S @ x)(x[0, 0])
+    close(jacobian, torch.as_tensor(S.todense(), device=device))
+
+
+@BUILD
+@pytest.mark.parametrize("M", [None, "jacobi"])
+def test_vmap_of_solves_over_values_is_a_stack(build, M, device):
+    A = build(DENSE, device)
+    V = torch.as_tensor(A.to_device("cpu").tocsr().data).to(device) * torch.arange(1.0, 4, device=device)[:, None]
+    b = random(3, 4, dtype=torch.float64, device=device)
+    of, vmap = cvrarray.torch.solve, torch.func.vmap
+
+    def solve(b, v):
+        return of(A, b, v, M=M, rtol=1e-12)
+
+    def stacked(b, V):
+        return cvrarray.torch.solve_stack(A, b, V, M=M, rtol=1e-12)
+
+    assert torch.equal(vmap(solve)(b, V), stacked(b, V))
+    assert torch.equal(vmap(solve, in_dims=(1, 1))(b.T, V.T), stacked(b, V))
+    assert torch.equal(vmap(solve, in_dims=(None, 0))(b[0], V), stacked(b[0].expand(3, 4), V))
+    assert torch.equal(vmap(solve)(b, V.float()), stacked(b, V.float().double()))
+    both = vmap(vmap(solve, in_dims=(0, None)), in_dims=(None, 0))(b, V)  # columns of each
+    torch.testing.assert_close(both[1, 2], stacked(b[2:], V[1:2])[0])
+    each = vmap(torch.func.grad(lambda v, b: solve(b, v).square().sum()))(V, b)
+    torch.testing.assert_close(each, torch.func.grad(lambda V: stacked(b, V).square().sum())(V))
+    twice = vmap(stacked)(torch.stack([b, 2 * b]), torch.stack([V, 3 * V]))
+    torch.testing.assert_close(twice[1], stacked(2 * b, 3 * V))
+    assert torch.func.jacrev(lambda V: stacked(b, V).sum(1))(V).shape == (3, *V.shape)
+    with pytest.raises(torch.linalg.LinAlgError, match="for the gradient: 0"):
+        grown = torch.func.grad(lambda b: (torch.inf * stacked(b, V)).sum())
+        grown(b)
+
+
+@BUILD
 @DTYPE
 @pytest.mark.parametrize("M", [None, "jacobi"])
 def test_gradients_of_solves(build, dtype, M, device):
@@ -128,8 +187,22 @@ def test_bad_input(device):
     values = torch.as_tensor(A.to_device("cpu").tocsr().data).to(device).expand(3, -1).clone()
     values[1] = 0
     values[2, 0] = torch.nan
-    with pytest.raises(RuntimeError, match=r"2 of 3 systems did not converge: 1 \(not positive definite\), 2 \(A not finite\)"):
+    failed = r"2 of 3 systems did not converge: 1 \(not positive definite\), 2 \(A not finite\)"
+    with pytest.raises(torch.linalg.LinAlgError, match=failed):
         cvrarray.torch.solve_stack(A, b, values)
+    with pytest.warns(RuntimeWarning, match=failed):
+        found = cvrarray.torch.solve_stack(A, b, values, rtol=1e-12, unconverged="warn")
+    assert torch.equal(found[0], cvrarray.torch.solve_stack(A, b[:1], values[:1], rtol=1e-12)[0])
+    for solve in (cvrarray.torch.solve, cvrarray.torch.solve_stack):
+        with pytest.raises(TypeError, match=r"A must be .* Stack"):
+            solve(S, b, V)
+    with pytest.raises(ValueError, match="unconverged must be"):
+        cvrarray.torch.solve_stack(A, b, V, unconverged="ignore")
+    with pytest.raises(TypeError, match="one dtype, float32, float64 or complex"):
+        cvrarray.torch.solve_stack(A, b.half(), V.half())
+    for transform in (torch.func.vmap, torch.func.grad):
+        with pytest.raises(TypeError, match="must be made outside"):
+            transform(lambda V: (A.stack(V) @ b).sum())(torch.stack([V, V]))
     with pytest.raises(RuntimeError, match="floating"):
         A.stack(V.long().requires_grad_())
     integers = A.stack(V.long())

@@ -70,7 +70,8 @@ class Stack:
         self._n_slots = like._n_slots(like._tables)
         with self._target.use():
             self._like = like._with_table(tables[0, : self._n_slots])
-        self._transposed: Stack | None = None
+        self._base: Stack | None = None  # whose transposes these are
+        self._transposed: Stack | None = None  # which knows no base: in a cycle memory would wait for the garbage collector
         self.of_tensor: Any = None  # the array and the tensor that it was made of, and whether it is that stack's transposes
         self._elements: list[Any] = []
         self._products: dict[tuple[str, np.dtype], Callable[[Any, Any], None]] = {}
@@ -126,13 +127,20 @@ class Stack:
         return f"<Stack of {len(self)} {of}, {self.dtype}, {self.device}>"
 
     def __getitem__(self, key: Any) -> Any:
-        """``S[i]``: the element as an array, with values of its own. ``S[i:j]``: a stack of these elements."""
+        """``S[i]``: the element as an array, with values of its own. ``S[i:j]``: a stack of these elements.
+
+        Where S was made of a tensor, products of ``S[i:j]`` have its gradients; ``S[i]`` knows nothing of it.
+        """
         with self._target.use():
             if isinstance(key, slice):
                 tables = self._tables[key]
                 if not len(tables):
                     raise ValueError(f"a slice must leave an element of {len(self)}; got {key}")
-                return _of(self._like, tables)
+                made = _of(self._like, tables)
+                if self.of_tensor is not None:
+                    (A, V), transposed = self.of_tensor
+                    made.of_tensor = (A, V[list(range(len(self))[key])]), transposed
+                return made
             try:
                 i = operator.index(key)
             except TypeError:
@@ -147,7 +155,13 @@ class Stack:
     def to_device(self, device: Any) -> Stack:
         """The stack on another device, or itself where it is there."""
         device = devices.parse(device)
-        return self if device == self._target else _of(self._like.to_device(device), self._tables)
+        if device == self._target:
+            return self
+        made = _of(self._like.to_device(device), self._tables)
+        if self.of_tensor is not None:
+            (A, V), transposed = self.of_tensor
+            made.of_tensor = (A.to_device(device), V.to(str(device))), transposed
+        return made
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _of, (self._like, self._tables)
@@ -176,22 +190,27 @@ class Stack:
         MemoryError
             ``CVRARRAY_TRANSPOSED_MEMORY`` has no room for tables of the transpose.
         """
-        if self._transposed is None:
-            base, target = self._like, self._target
-            own = base.T._made()
-            if own is None:
-                raise MemoryError(
-                    "no room for tables of the transposes of a Stack. Raise CVRARRAY_TRANSPOSED_MEMORY, or use S[i].T"
-                )
-            with target.use():
-                own = encoding.decompressed(own)
-                self._transposed = stacked(own, values.sources_of_transpose(base, own), self._tables[:, : self._n_slots])
-            self._transposed._transposed = self
-            if self.of_tensor is not None:
-                self._transposed.of_tensor = self.of_tensor[0], not self.of_tensor[1]
-        return self._transposed
+        found = self._base
+        if found is None:
+            if self._transposed is None:
+                self._transposed = self._made_transposed()
+            found = object.__new__(Stack)
+            found.__dict__.update(self._transposed.__dict__, _base=self)
+        if self.of_tensor is not None:
+            found.of_tensor = self.of_tensor[0], not self.of_tensor[1]
+        return found
 
     mT = T
+
+    def _made_transposed(self) -> Stack:
+        own = self._like.T._made()
+        if own is None:
+            raise MemoryError(
+                "no room for tables of the transposes of a Stack. Raise CVRARRAY_TRANSPOSED_MEMORY, or use S[i].T"
+            )
+        with self._target.use():
+            own = encoding.decompressed(own)
+            return stacked(own, values.sources_of_transpose(self._like, own), self._tables[:, : self._n_slots])
 
     def __matmul__(self, x: Any) -> Any:
         """Element by element: x (n_cols,) is multiplied by all, (batch, n_cols) and (batch, n_cols, k) by one each.
@@ -216,7 +235,13 @@ class Stack:
         raise TypeError(f"a Stack multiplies from the left; got {type(x).__name__} @ Stack. Use S.T @ x")
 
     def multiply(self, x: Any, out: Any = None) -> Any:
-        """``S @ x``, into `out` where that is given: C order, of the product's shape and dtype, with no memory of x's."""
+        """``S @ x``, into `out` where that is given: C order, of the product's shape and dtype, with no memory of x's.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As ``S @ x``; `out` is something else.
+        """
         target, (batch, n_rows, n_cols) = self._target, self.shape
         x = products.operand(self, x, "x")
         if x.shape not in ((n_cols,), (batch, n_cols)) and (x.ndim != 3 or x.shape[:2] != (batch, n_cols)):
@@ -225,8 +250,8 @@ class Stack:
         dtype, work = products.product_dtype(self.dtype, x.dtype)
         shape = (batch, n_rows, *x.shape[2:])
         with target.use():
-            if out is not None and ((out.shape, out.dtype) != (shape, work) or not out.flags.c_contiguous):
-                raise ValueError(f"out must be contiguous, of shape {shape} and dtype {work}; got {out.shape} and {out.dtype}")
+            if out is not None:
+                _check_out(target, out, shape, work, x)
             y = target.xp.empty(shape, work) if out is None else out
             if y.size:
                 self._prepared("product" if x.ndim < 3 else "product_matrix", work)(products.cast(target, x, work), y)
@@ -256,8 +281,19 @@ class Stack:
         """The elements as arrays that share the stack's memory: nobody must write to them."""
         if not self._elements:
             with self._target.use():
-                self._elements = [self._like._with_table(table[: self._n_slots]) for table in self._tables]
+                self._elements[:] = [self._like._with_table(table[: self._n_slots]) for table in self._tables]
         return self._elements
+
+
+def _check_out(target: Any, out: Any, shape: tuple[int, ...], dtype: np.dtype, x: Any) -> None:
+    if not isinstance(out, target.xp.ndarray) or devices.of(out) != target:
+        raise TypeError(f"out must be a {target.xp.__name__}.ndarray on the stack's device, {target}; got {type(out).__name__}")
+    if (out.shape, out.dtype) != (shape, dtype) or not out.flags.c_contiguous or not getattr(out.flags, "writeable", True):
+        wanted = f"contiguous and writeable, of shape {shape} and dtype {dtype}"
+        raise ValueError(f"out must be {wanted}; got {out.shape} and {out.dtype}, with strides {out.strides}")
+    devices.check_aligned(out, "out")
+    if target.may_share_memory(x, out):
+        raise ValueError("out must not share memory with x, which is read to the end. Pass another array")
 
 
 def _of(like: Any, tables: Any) -> Stack:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..array.base import SparseArray
+from ..array.stack import Stack
 from ..choice.construct import asarray
 from ..core import devices
 from ..input import coercion
@@ -89,6 +90,8 @@ def operator(A: Any, device: devices.Device, name: str = "A") -> Any:
         numeric(A.dtype, name)
         _same_kind("cuda" if coercion.package(A) == "cupyx" else "cpu", device, A, name)
         return operator(asarray(A, device=str(device)), device, name)
+    if isinstance(A, Stack):
+        raise TypeError(f"{name} must be one matrix; got a Stack, which only cg solves with. Use S[i]")
     if isinstance(A, device.xp.ndarray):
         return _dense(A, device, name)
     if callable(getattr(A, "matvec", None)) and hasattr(A, "shape"):

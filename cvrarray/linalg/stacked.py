@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,16 +42,16 @@ _PLACES = Remembered()
 def in_bins(stack: Stack) -> Stack:
     """The stack of BBCSR that a GPU solves with: itself, or of a CVR with rows of about one length the same matrices."""
 
-    def converted() -> Stack:
+    def converted() -> Stack | None:
         csr = stack._like._canonical_csr()
         ones = stack._target.xp.ones(csr.indices.size)
         array = BBCSRArray((ones, csr.indices, csr.indptr), shape=csr.shape, block_size=1, values="plain")
-        return array.stack(stack.data) if array.fill_ratio <= MOST_PADDED or array.n_bins <= FEW_BINS else stack
+        return array.stack(stack.data) if array.fill_ratio <= MOST_PADDED or array.n_bins <= FEW_BINS else None
 
     if stack._target.kind == "cpu" or isinstance(stack._like, BBCSRArray) or not stack._like.nnz:
         return stack
-    found: Stack = _IN_BINS.of(stack, "bins", converted)
-    return found
+    found: Stack | None = _IN_BINS.of(stack, "bins", converted)
+    return stack if found is None else found
 
 
 class Columns(Operator):
@@ -58,18 +59,20 @@ class Columns(Operator):
 
     def __init__(self, stack: Stack) -> None:
         n = stack.shape[1]
-        super().__init__((n, n), stack.dtype, self._refused, self._multiplied)
+        super().__init__((n, n), stack.dtype, _refused, partial(_multiply_columns, stack))
         self.stack, self.nbytes = stack, stack.nbytes
 
-    def _refused(self, x: Any, out: Any) -> None:
-        raise TypeError("a stack multiplies a column for each of its elements")
 
-    def _multiplied(self, x: Any, out: Any) -> None:
-        y = out.T
-        if y.flags.c_contiguous:
-            self.stack.multiply(x.T, y)
-        else:
-            out[...] = self.stack.multiply(x.T).T
+def _refused(x: Any, out: Any) -> None:
+    raise TypeError("a stack multiplies a column for each of its elements")
+
+
+def _multiply_columns(stack: Stack, x: Any, out: Any) -> None:
+    y = out.T
+    if y.flags.c_contiguous:
+        stack.multiply(x.T, y)
+    else:
+        out[...] = stack.multiply(x.T).T
 
 
 def preconditioner(M: Any, stack: Stack) -> Any:

@@ -10,9 +10,8 @@ import torch
 
 from ..array.sampled import at_places
 from ..array.transposed import with_values
-from ..array.values import entries_of
+from ..array.values import entries_of, places
 from . import tensors
-from .stacks import _StackProduct
 from .tensors import (
     _NUMPYS,
     _OPERATORS,
@@ -324,6 +323,69 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
 
 def _ahead_product(ctx: Any, of_x: Any, of_values: Any, *_: Any) -> Any:
     return _Transformed.jvp(ctx, of_x, of_values)
+
+
+class _StackProduct(torch.autograd.Function):  # type: ignore[misc]
+    """``A_i @ x[i]``, or with the transposes; `S` is the stack where there is one, of V and A where these have gradients."""
+
+    @staticmethod
+    def forward(x: torch.Tensor, V: torch.Tensor, A: Any, transposed: bool, S: Any) -> torch.Tensor:
+        with _on_stream(x):
+            if S is None:
+                made = A.stack(_view(V.to(x.dtype)))
+                S = made.T if transposed else made
+            given = _view(x)
+            y = x.new_empty((S.shape[0], S.shape[1], *x.shape[2:]))
+            product = S.multiply(given)
+            _view(y)[...] = product
+        return y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        x, V, ctx.array, ctx.transposed, ctx.stack = inputs
+        ctx.save_for_backward(x, V)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        """``A_i.H @ gradient[i]``, and ``gradient * conj(x)`` at stored entries."""
+        x, V = ctx.saved_tensors
+        A, transposed, S = ctx.array, ctx.transposed, ctx.stack
+        to_x = to_V = None
+        if ctx.needs_input_grad[0]:
+            back = None if S is None else S.T
+            to_x = _StackProduct.apply(gradient.conj(), V, A, not transposed, back).conj()
+            to_x = to_x.sum(0) if x.ndim == 1 else to_x
+        if ctx.needs_input_grad[1]:
+            if x.ndim == 3:  # nothing of the size of all entries with all columns
+                pairs = zip(x.conj(), gradient, strict=True) if transposed else zip(gradient, x.conj(), strict=True)
+                to_V = torch.stack([_sampled(*pair, _number(A), V.shape[1]) for pair in pairs])
+            else:
+                row, col = _places(A, x.device)[:: -1 if transposed else 1]
+                to_V = gradient[:, row] * x[..., col].conj()
+            to_V = (to_V if V.is_complex() else torch.real(to_V)).to(V.dtype)
+        return to_x, to_V, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, x: torch.Tensor, V: torch.Tensor, A: Any, transposed: bool, S: Any) -> Any:
+        """A stack of stacks is one of all their elements; operands of one stack are columns."""
+        if dims[1] is None:
+            x = x.movedim(dims[0], -1)
+            x = x if x.ndim > 2 else x.expand((V if S is None else S).shape[0], *x.shape)
+            y = _StackProduct.apply(x.flatten(2), V, A, transposed, S)
+            return y.unflatten(-1, x.shape[2:]), x.ndim - 1
+        n = info.batch_size
+        V = V.movedim(dims[1], 0)
+        x = x.movedim(dims[0], 0) if dims[0] is not None else x.expand(n, *x.shape)
+        if x.ndim == 2:  # a vector for all elements of each
+            x = x[:, None].expand(n, V.shape[1], x.shape[1])
+        y = _StackProduct.apply(x.flatten(0, 1), V.flatten(0, 1), A, transposed, None)
+        return y.unflatten(0, (n, -1)), 0
+
+
+def _places(A: Any, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows and columns of the entries of A."""
+    row, col = (torch.as_tensor(place, device=device).long() for place in places(A))
+    return row, col
 
 
 def _mapped_product(info: Any, dims: Any, x: Any, values: Any, number: int, n_rows: int, transposed: bool) -> Any:

@@ -11,14 +11,17 @@ import torch
 
 from .. import linalg
 from ..array.base import SparseArray
+from ..array.stack import Stack
 from ..array.transposed import with_values
 from ..core import devices
 from ..linalg import arguments, preconditioners
 from ..linalg.operators import check_square
 from ..linalg.solution import INFO
+from . import stacks
 from .products import _applied, _for_values
 from .tensors import (
     _NUMPYS,
+    _SOLVED,
     _array,
     _check,
     _check_version,
@@ -33,7 +36,6 @@ from .tensors import (
 )
 
 _METHODS = {"cg": True, "minres": True, "bicgstab": False, "gmres": False}  #: and whether it is for symmetric A
-_SOLVED = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
 
 def solve(
@@ -69,7 +71,7 @@ def solve(
     values : (A.nnz,) tensor, optional
         Values that stand for the array's own, in the order of ``A.data``. Symmetric methods need them symmetric, or gradients
         are wrong without an error: make them of parameters that both entries of a pair share. ``torch.func.vmap`` over values
-        makes a solve for each.
+        makes a solve for each; with "cg", M None or a name, and a vector b they go side by side, as :func:`solve_stack` does.
     method : {"cg", "minres", "bicgstab", "gmres"}
         Of :mod:`cvrarray.linalg`: "cg" for symmetric (Hermitian) positive definite A, "minres" for symmetric, the others
         for any.
@@ -114,6 +116,8 @@ def solve(
     >>> x.detach().numpy().round(9), (11 * values.grad).round().tolist()
     (array([1., 2., 2.]), [-2.0, -4.0, -3.0, -6.0, -11.0])
     """
+    if isinstance(A, Stack):
+        raise TypeError("A must be one array; got a Stack. Use cvrarray.torch.solve_stack(A, b, values) with the array of it")
     name, number = (M, 0) if isinstance(M, str) else (None, 0 if M is None else _number_of_preconditioner(M))
     of_array = _number(A)
     if not torch.compiler.is_compiling():  # the operator checks its arguments
@@ -273,9 +277,16 @@ def _ahead_solve(ctx: Any, of_b: Any, of_values: Any, *_: Any) -> Any:
 
 
 def _mapped_solve(info: Any, dims: Any, b: Any, values: Any, *rest: Any) -> Any:
-    """Vectors of one matrix are columns."""
+    """Vectors of one matrix are columns; matrices are a stack, where that has the method."""
     if dims[1] is not None:
-        return _each(_solve, info, dims, b, values, *rest)
+        number, transposed, is_gradient, method, M, M_number, rtol, atol, maxiter, _, unconverged = rest
+        is_vector = b.ndim == 1 + (dims[0] is not None)
+        is_alike = method == "cg" and is_vector and not (M_number or transposed)
+        if not (is_alike and info.batch_size) or torch.compiler.is_compiling():
+            return _each(_solve, info, dims, b, values, *rest)
+        b = b.expand(info.batch_size, -1) if dims[0] is None else b.movedim(dims[0], 0)
+        values = values.movedim(dims[1], 0).to(b.dtype)
+        return stacks._solved(b, values, _array(number), is_gradient, M or None, rtol, atol, maxiter, unconverged), 0
     b = b.movedim(dims[0], -1)
     return _solve(b.flatten(1), values, *rest).reshape(b.shape), b.ndim - 1
 

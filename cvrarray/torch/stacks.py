@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 import torch
 
 from ..array.stack import Stack
-from ..array.values import places
 from ..linalg.cg import CG
-from .tensors import _NUMPYS, _TORCHS, _check_tensor, _on_stream, _view
+from . import tensors
+from .products import _places, _StackProduct
+from .tensors import _NUMPYS, _SOLVED, _TORCHS, _check_tensor, _on_stream, _view
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -29,7 +31,15 @@ def multiply_stack(S: Stack, x: torch.Tensor) -> torch.Tensor:
 def stack(A: Any, V: torch.Tensor) -> Stack:
     """``A.stack(V)`` for a tensor, which products of the stack have gradients with respect to."""
     _check_home(A, V, "V")
-    made: Stack = A.stack(_view(V))
+    try:
+        given = _view(V)
+    except RuntimeError as error:
+        if not tensors._are_transformed():
+            raise
+        raise TypeError(
+            "a stack must be made outside of torch.func's transforms. Within, call cvrarray.torch.matmul(A, x, values)"
+        ) from error
+    made: Stack = A.stack(given)
     if V.requires_grad:
         made.of_tensor = (A, V), False
     return made
@@ -45,21 +55,26 @@ def solve_stack(
     rtol: float = 1e-5,
     atol: float = 0.0,
     maxiter: int | None = None,
+    unconverged: str = "raise",
 ) -> torch.Tensor:
     """Solve ``A_i @ x[i] = b[i]`` by conjugate gradients, side by side, with gradients with respect to `b` and `values`.
 
     A_i has the structure of A and the values ``values[i]``, and is symmetric (Hermitian) and positive definite, as for
     :func:`cvrarray.linalg.cg`. The backward pass solves with the same matrices, tolerance and preconditioner. The gradient with
-    respect to values is that of each stored entry by itself, at stored places alone.
+    respect to values is that of each stored entry by itself, at stored places alone. ``torch.func.vmap`` of :func:`solve` over
+    values does the same.
 
     Parameters
     ----------
     A : array of ours
         The structure; its own values do not count.
     b : (batch, n) tensor on A's device
+        float32, float64, complex64 or complex128.
     values : (batch, A.nnz) tensor, in the order of ``A.data``, of b's dtype
     M, rtol, atol, maxiter
         As of :func:`cvrarray.linalg.cg`; M is None, ``"jacobi"`` or ``"block_jacobi"``.
+    unconverged : {"raise", "warn"}
+        As of :func:`solve`.
 
     Returns
     -------
@@ -67,7 +82,7 @@ def solve_stack(
 
     Raises
     ------
-    RuntimeError
+    torch.linalg.LinAlgError
         A system did not converge, forwards or backwards: the message names the first ones, and why.
     TypeError, ValueError
         A tensor is on another device, or a dtype or shape does not fit.
@@ -86,71 +101,23 @@ def solve_stack(
     array([[-0.25  , -0.0625],
            [-1.    , -0.04  ]])
     """
+    if isinstance(A, Stack):
+        raise TypeError("A must be the array that a Stack was made of, and values those of the Stack; got the Stack")
     for tensor, name in ((b, "b"), (values, "values")):
         _check_home(A, tensor, name)
-    if b.dtype != values.dtype or not (b.is_floating_point() or b.is_complex()):
-        raise TypeError(f"b and values must have one dtype, floating-point or complex; got {b.dtype} and {values.dtype}")
-    solution: torch.Tensor = _StackSolve.apply(b, values, A, (M, rtol, atol, maxiter))
-    return solution
-
-
-class _StackProduct(torch.autograd.Function):  # type: ignore[misc]
-    """``A_i @ x[i]``, or with the transposes; `S` is the stack where there is one, of V and A where these have gradients."""
-
-    @staticmethod
-    def forward(x: torch.Tensor, V: torch.Tensor, A: Any, transposed: bool, S: Any) -> torch.Tensor:
-        with _on_stream(x):
-            if S is None:
-                made = A.stack(_view(V.to(x.dtype)))
-                S = made.T if transposed else made
-            given = _view(x)
-            y = x.new_empty((S.shape[0], S.shape[1], *x.shape[2:]))
-            product = S.multiply(given)
-            _view(y)[...] = product
-        return y
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, V, ctx.array, ctx.transposed, ctx.stack = inputs
-        ctx.save_for_backward(x, V)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        """``A_i.H @ gradient[i]``, and ``gradient * conj(x)`` at stored entries."""
-        x, V = ctx.saved_tensors
-        A, transposed, S = ctx.array, ctx.transposed, ctx.stack
-        to_x = to_V = None
-        if ctx.needs_input_grad[0]:
-            back = None if S is None else S.T
-            to_x = _StackProduct.apply(gradient.conj(), V, A, not transposed, back).conj()
-            to_x = to_x.sum(0) if x.ndim == 1 else to_x
-        if ctx.needs_input_grad[1]:
-            row, col = _places(A, x.device)[:: -1 if transposed else 1]
-            to_V = gradient[:, row] * (x[col] if x.ndim == 1 else x[:, col]).conj()
-            to_V = to_V.sum(-1) if x.ndim == 3 else to_V
-            to_V = (to_V if V.is_complex() else torch.real(to_V)).to(V.dtype)
-        return to_x, to_V, None, None, None
-
-    @staticmethod
-    def vmap(info: Any, dims: Any, x: torch.Tensor, V: torch.Tensor, A: Any, transposed: bool, S: Any) -> Any:
-        """A stack of stacks is one of all their elements."""
-        if A is None or S is not None:
-            raise TypeError("torch.func.vmap maps cvrarray.torch.matmul(A, x, values), not a product with a Stack")
-        n = info.batch_size
-        V = V.movedim(dims[1], 0) if dims[1] is not None else V.expand(n, *V.shape)
-        x = x.movedim(dims[0], 0) if dims[0] is not None else x.expand(n, *x.shape)
-        if x.ndim == 2:  # a vector for all elements of each
-            x = x[:, None].expand(n, V.shape[1], x.shape[1])
-        y = _StackProduct.apply(x.flatten(0, 1), V.flatten(0, 1), A, transposed, None)
-        return y.unflatten(0, (n, -1)), 0
+    if b.dtype != values.dtype or b.dtype not in _SOLVED:
+        raise TypeError(f"b and values must have one dtype, float32, float64 or complex; got {b.dtype} and {values.dtype}")
+    if unconverged not in ("raise", "warn"):
+        raise ValueError(f"unconverged must be 'raise' or 'warn'; got {unconverged!r}")
+    return _solved(b, values, A, False, M, rtol, atol, maxiter, unconverged)
 
 
 class _StackSolve(torch.autograd.Function):  # type: ignore[misc]
     """``A_i^-1 @ b[i]``."""
 
     @staticmethod
-    def forward(b: torch.Tensor, V: torch.Tensor, A: Any, options: Any) -> torch.Tensor:
-        M, rtol, atol, maxiter = options
+    def forward(b: torch.Tensor, V: torch.Tensor, A: Any, is_gradient: bool, *options: Any) -> torch.Tensor:
+        M, rtol, atol, maxiter, unconverged = options
         with _on_stream(b):
             x = torch.empty_like(b, memory_format=torch.contiguous_format)
             solver = CG(A.stack(_view(V)), M=M, rtol=rtol, atol=atol, maxiter=maxiter)
@@ -158,32 +125,44 @@ class _StackSolve(torch.autograd.Function):  # type: ignore[misc]
         if not found.converged.all():
             failed = np.flatnonzero(~found.converged)
             what = ", ".join(f"{i} ({found.reason[i]})" for i in failed[:5])
-            raise RuntimeError(
-                f"{failed.size} of {len(b)} systems did not converge: {what}. Raise rtol or maxiter, or look at these"
+            message = (
+                f"{failed.size} of {len(b)} systems did not converge{' for the gradient' if is_gradient else ''}: {what}."
+                " Raise rtol or maxiter, look at these, or pass unconverged='warn'"
             )
+            if unconverged == "raise":
+                raise torch.linalg.LinAlgError(message)
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
         return x
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        _, V, ctx.array, ctx.options = inputs
+        _, V, ctx.array, _, *ctx.options = inputs
         ctx.save_for_backward(V, output)
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
         """``w = A_i^-1 @ gradient``, and ``-w * conj(x)`` at stored entries."""
         V, x = ctx.saved_tensors
-        w = _StackSolve.apply(gradient, V, ctx.array, ctx.options)
+        w = _solved(gradient, V, ctx.array, True, *ctx.options)
         to_V = None
         if ctx.needs_input_grad[1]:
             row, col = _places(ctx.array, x.device)
             to_V = -w[:, row] * x[:, col].conj()
-        return w, to_V, None, None
+        return w, to_V, *[None] * 7
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, b: torch.Tensor, V: torch.Tensor, *rest: Any) -> Any:
+        """A stack of stacks is one of all their elements."""
+        b, V = (
+            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            for tensor, dim in zip((b, V), dims, strict=False)
+        )
+        return _solved(b.flatten(0, 1), V.flatten(0, 1), *rest).unflatten(0, (info.batch_size, -1)), 0
 
 
-def _places(A: Any, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows and columns of the entries of A."""
-    row, col = (torch.as_tensor(place, device=device).long() for place in places(A))
-    return row, col
+def _solved(*inputs: Any) -> torch.Tensor:
+    x: torch.Tensor = _StackSolve.apply(*inputs)
+    return x
 
 
 def _check_home(A: Any, tensor: Any, name: str) -> None:

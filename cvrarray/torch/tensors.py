@@ -151,6 +151,7 @@ _NUMPYS = {
     for name in "bool int8 int16 int32 int64 uint8 float16 float32 float64 complex64 complex128".split()
 }
 _TORCHS = {theirs: ours for ours, theirs in _NUMPYS.items()}
+_SOLVED = (torch.float32, torch.float64, torch.complex64, torch.complex128)  #: what solves are computed in
 _NULL = nullcontext()
 
 
