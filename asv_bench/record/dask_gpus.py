@@ -163,8 +163,10 @@ def measure(n_workers: int, n: int, arguments: argparse.Namespace) -> tuple[dict
         ]
         product = max(client.gather(products))
         b = da.arange(n**3, chunks=(A.chunks[0],)) % 7 + 1
-        options = {"rtol": arguments.rtol, "maxiter": arguments.iterations, "transport": arguments.transport}
+        options = {"rtol": arguments.rtol, "maxiter": arguments.iterations, "transport": arguments.transport, "M": arguments.M}
+        begin = time.perf_counter()
         found = cvrarray.dask.cg(A, b, **options)
+        whole = time.perf_counter() - begin
         x = found.x.map_blocks(to_host, dtype=np.float64, meta=np.empty(0)).compute()
         same = None
         if arguments.twice:
@@ -177,6 +179,7 @@ def measure(n_workers: int, n: int, arguments: argparse.Namespace) -> tuple[dict
         "workers": n_workers,
         "transport": found.traffic.transport,
         "seconds": found.traffic.seconds,
+        "seconds_to_solve": whole,
         "product_seconds": product,
         "bytes_moved": found.traffic.bytes_moved,
         "iterations": found.iterations,
@@ -217,6 +220,7 @@ def main() -> int:
     parser.add_argument("--panels", type=int, default=8, help="of all workers together")
     parser.add_argument("--format", default="bbcsr", choices=FORMATS)
     parser.add_argument("--rtol", type=float, default=1e-8)
+    parser.add_argument("--M", choices=["jacobi", "block_jacobi", "multigrid"], help="the preconditioner. Default: none")
     parser.add_argument("--iterations", type=int, default=300, help="at most")
     parser.add_argument("--transport", default="auto", choices=["auto", "nccl", "host"])
     parser.add_argument("--twice", action="store_true", help="solve again, and compare bits")
