@@ -74,7 +74,7 @@ class Coarsening(NamedTuple):
     aggregate: Any  # (n,) int32, of each node; -1: none
     basis: Any  # (n, height, k): the block of T in the row of each node
     n_coarse: int
-    strong: Any  # ptr and idx of the graph that P is smoothed along, and its diagonal; None: A's
+    strong: Any  # ptr and idx of the graph that P is smoothed along, its diagonal, the candidate; None: A's
     T: Blocked
     P: tuple[Any, Any]  # ptr and idx
     R: tuple[Any, Any, Any]  # and which block of P each of its blocks is
@@ -300,6 +300,7 @@ def _coarsening(
 ) -> tuple[Coarsening, Any]:
     """What the aggregates decide, and the candidates of the next level."""
     xp = devices.of(aggregate).xp
+    near = candidates.reshape(-1)
     basis, candidates, of_root = kernels.tentative(aggregate, n_coarse, candidates)
     has_one = aggregate >= 0
     t_ptr = xp.zeros(aggregate.size + 1, np.int64)
@@ -311,7 +312,7 @@ def _coarsening(
     AP = kernels.product_structure(fine.ptr, fine.idx, *P, n_coarse, ascends=False)  # on a CPU nobody needs that
     _require_sparse(R[:2], AP, n_coarse, most)
     coarse = kernels.product_structure(*R[:2], *AP, n_coarse)
-    strong = strong and (*strong, kernels.on_diagonal(*strong))
+    strong = strong and (*strong, kernels.on_diagonal(*strong), near)
     return Coarsening(aggregate, basis, n_coarse, strong, T, P, R, AP, coarse, of_root), candidates
 
 
@@ -330,16 +331,16 @@ def _values(
     kernels: ModuleType, fine: Blocked, how: Coarsening, weight: float, diagonal: Any, on_diagonal: Any
 ) -> tuple[Blocked, Blocked, Blocked]:
     """P, its transpose, and the next level's matrix. Weak entries are added to the diagonal before P is smoothed: A^F of
-    Vanek et al., section 3.2; but for rows where little would be left of that.
+    Vanek et al., section 3.2, but so that A's product with the candidate stays, which is not constant on coarser levels;
+    and not in rows where little would be left of the diagonal.
     """
     n, strong, xp = how.n_coarse, fine, devices.of(diagonal).xp
     if how.strong is not None:
-        ptr, idx, places = how.strong
-        strong, within = Blocked(ptr, idx, kernels.filtered(*fine, ptr, idx)), xp.arange(diagonal.shape[1])
-        own = strong.data[places]
-        is_small = reduce(xp.logical_or, (own[:, within, within] < LEAST_LUMPED * diagonal).T)
-        own = xp.where(is_small[:, None, None], fine.data[on_diagonal], own)
-        strong.data[places], diagonal = own, own[:, within, within]
+        ptr, idx, places, near = how.strong
+        strong = Blocked(ptr, idx, kernels.filtered(*fine, ptr, idx, near))
+        own = strong.data[places, 0]
+        diagonal = xp.where(own < LEAST_LUMPED * diagonal, fine.data[on_diagonal, 0], own)
+        strong.data[places, 0] = diagonal
     P = Blocked(*how.P, kernels.product(*strong, *how.T, *how.P, n))
     kernels.smooth(*P, weight / diagonal, how.aggregate, how.basis)
     R = Blocked(*how.R[:2], kernels.taken(P.data, how.R[2]))
