@@ -263,7 +263,8 @@ def line(row: dict) -> str:
         f"{row['workers']} workers ({row['transport']}): {row['seconds'] * 1e3:.3f} ms an iteration"
         f" ({row['product_seconds'] * 1e3:.3f} ms of products), {row['speedup']:.2f}x, {row['bytes_moved'] / 1e6:.3f} MB moved;"
         f" {row['iterations']} iterations, residual {row['residual']:.2e}, true {row['true_residual']:.2e},"
-        f" {row['difference']:.1e} from the first; {row['seconds_in_all']:.0f} s in all"
+        f" {row['difference']:.1e} from the first; solved in {row['seconds_to_solve']:.3f} s,"
+        f" {row['seconds_in_all']:.0f} s in all"
     )
     if row["same_bits_twice"] is not None:
         text += f"; {'the same' if row['same_bits_twice'] else 'OTHER'} bits in a second run"

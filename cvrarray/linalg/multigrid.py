@@ -176,8 +176,9 @@ def multigrid(
     TypeError
         A has no entries that can be read, or complex ones; or a list is no hierarchy.
     ValueError
-        A is not symmetric, not finite, or has a diagonal that does not lie between 1e-140 and 1e140; aggregates give no
-        smaller level; a keyword is out of range; shapes do not fit.
+        A is not symmetric, not finite, or has a diagonal that does not lie between 1e-140 and 1e140 (1e-32 and 1e32 for
+        float32 levels); aggregates give no smaller level, or hubs of a graph dense ones; a keyword is out of range; shapes
+        do not fit.
 
     Notes
     -----
