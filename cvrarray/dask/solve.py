@@ -111,9 +111,9 @@ def cg(
         Initial guess. Default: 0.
     M : {None, "jacobi", "block_jacobi", "multigrid"}
         A preconditioner from the diagonal, or from the blocks on it: see :func:`cvrarray.linalg.block_jacobi`. Blocks
-        are counted from each panel's first row, and none reaches over its last one. ``"multigrid"``: the block of each
-        panel's own rows and columns, which are real, by a V-cycle of :func:`cvrarray.linalg.multigrid` with its defaults. Nothing moves
-        for any of them, so iterations grow with the number of panels; a panel for each worker is best.
+        are counted from each panel's first row, and none reaches over its last one. ``"multigrid"``, for a real A: the
+        block of each panel's own rows and columns, by a V-cycle of :func:`cvrarray.linalg.multigrid` with its defaults.
+        Nothing moves for any of them, so iterations grow with the number of panels; a panel for each worker is best.
     block_size : int, optional
         Of ``"block_jacobi"`` and ``"multigrid"``. Default: that of BBCSR's panels.
     rtol : float

@@ -227,20 +227,14 @@ def _join_strongest(first, last, ptr, idx, weight, joined, found):
                     found[i] = joined[j]
 
 
-def members(aggregate, n):
-    """Where the nodes of each aggregate begin, (n + 1,), and these nodes, ascending."""
-    order = np.argsort(aggregate, kind="stable")
-    ptr = np.searchsorted(aggregate[order], np.arange(n + 1))
-    return ptr, order
-
-
 def tentative(aggregate, n, candidates):
     """The candidates (n_nodes, height, k), orthonormal in each aggregate, 0 beyond; those of the aggregates, (n, k, k); and
     a node of each.
 
     QR by Gram and Schmidt, twice: Vanek, Mandel and Brezina 1996, section 2. Columns that depend on those before are 0.
     """
-    ptr, order = members(aggregate, n)
+    order = np.argsort(aggregate, kind="stable")
+    ptr = np.searchsorted(aggregate[order], np.arange(n + 1))  # where the nodes of each aggregate begin
     basis, factor = np.zeros(candidates.shape), np.zeros((n, candidates.shape[2], candidates.shape[2]))
     _run(_orthonormal, ptr, ptr, order, candidates, basis, factor, unit=candidates[:1].size * candidates.shape[2])
     return basis, factor, order[ptr[:-1]]
