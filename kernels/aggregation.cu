@@ -318,28 +318,26 @@ __global__ void aggregation_multiply(
     }
 }
 
-// aggregation_filter: the blocks of a matrix that a graph has; the others of a row are added to its block on the diagonal
+// aggregation_filter: the entries of a matrix of numbers that a graph has; the others of a row are added to its diagonal, each
+// by what it multiplies in the candidate `near`
 //
-// mapping   G lanes a row, one for each number of a block
-// traffic   8 bytes a number, 4 bytes a block and an edge
+// mapping   a thread a row
+// traffic   12 bytes an entry and an edge, and the candidate, which caches hold
 // requires  out is 0; the graph has the diagonal, and no edge that is no entry
-// races     none: numbers of a block have a lane each
-template <int G>
-__global__ void aggregation_filter(
-    const int64* indptr, const int* indices, const double* data, const int64* ptr, const int* idx, int64 n_rows, int size,
-    double* out) {
-    const Row<G> row;
-    const int64 i = row.number;
+// races     none
+[[maybe_unused]] __global__ void aggregation_filter(
+    const int64* indptr, const int* indices, const double* data, const int64* ptr, const int* idx, int64 n_rows,
+    const double* near, double* out) {
+    const int64 i = blockIdx.x * (int64)blockDim.x + threadIdx.x;
     if (i >= n_rows) return;
-    int64 own = ptr[i];
+    int64 own = ptr[i], at = ptr[i];
     while (own < ptr[i + 1] - 1 && idx[own] != i) ++own;
-    for (int q = row.lane; q < size; q += G) {
-        int64 at = ptr[i];
-        for (int64 k = indptr[i]; k < indptr[i + 1]; ++k) {
-            const bool is_kept = at < ptr[i + 1] && idx[at] == indices[k];
-            out[(is_kept ? at : own) * size + q] += data[k * size + q];
-            at += is_kept;
-        }
+    for (int64 k = indptr[i]; k < indptr[i + 1]; ++k) {
+        const int j = indices[k];
+        if (at < ptr[i + 1] && idx[at] == j)
+            out[at++] += data[k];
+        else
+            out[own] += data[k] * (near[i] != 0 ? near[j] / near[i] : 1.0);
     }
 }
 

@@ -58,11 +58,11 @@ def expected_prolongator(A, how, largest):
             T[node, :, aggregate[node]] = basis[node]
     T = T.reshape(n * height, -1)
     if how.strong is not None:
-        ptr, idx, _ = map(get, how.strong)
+        ptr, idx, _, near = map(get, how.strong)
         kept = scipy.sparse.csr_array((np.ones(idx.size), idx, ptr), shape=(n, n)).toarray()[:, None, :, None] > 0
-        blocks = A.reshape(n, height, n, height)
+        blocks, ratio = A.reshape(n, height, n, height), (near / near[:, None])[:, None, :, None]
         diagonal = A.diagonal().reshape(n, height)
-        A, lumped = np.where(kept, blocks, 0.0), np.where(kept, 0.0, blocks).sum(axis=2)
+        A, lumped = np.where(kept, blocks, 0.0), np.where(kept, 0.0, blocks * ratio).sum(axis=2)
         after = diagonal + np.diagonal(lumped, axis1=1, axis2=2)
         lumped[(after < aggregation.LEAST_LUMPED * diagonal).any(axis=1)] = 0
         A[np.arange(n), :, np.arange(n)] += lumped
@@ -200,6 +200,29 @@ def test_iterations_beside_pyamg(name, device):
     assert found[0].iterations <= min(most, 1.3 * found[1].iterations)
 
 
+def checkerboard(n, side, jump):
+    """The 5-point Laplacian of squares with coefficients 1 and `jump` in turn, and a little more on the diagonal."""
+    coefficient = np.where((np.indices((n, n)) // side).sum(axis=0) % 2, jump, 1.0).ravel()
+    number = np.arange(n * n).reshape(n, n)
+    a, b = (
+        np.concatenate([part.ravel() for part in pair]) for pair in ((number[1:], number[:, 1:]), (number[:-1], number[:, :-1]))
+    )
+    weight = 2 / (1 / coefficient[a] + 1 / coefficient[b])
+    edges = scipy.sparse.coo_array((weight, (a, b)), shape=(n * n, n * n))
+    edges = scipy.sparse.csr_array(edges + edges.T)
+    return scipy.sparse.csr_array(scipy.sparse.diags_array(edges.sum(axis=1) + 0.01) - edges)
+
+
+@pytest.mark.parametrize("jump", [1.0, 1e4, 1e8])
+def test_iterations_do_not_depend_on_jumps(jump, device):
+    """Of 1e8 they were 60: weak entries were added to the diagonal as if candidates of coarse levels were constant."""
+    csr = checkerboard(90, 23, jump)
+    A = cvrarray.asarray(csr, device=device)
+    found = linalg.CG(A, M=linalg.multigrid(A, max_coarse=60), rtol=1e-6).solve(put(np.cos(np.arange(8100)), device))
+    assert found.converged
+    assert found.iterations <= 15
+
+
 @pytest.mark.parametrize("method", ["cg", "minres", "gmres", "bicgstab"])
 @pytest.mark.parametrize("columns", [None, 3])
 def test_methods(method, columns, device):
@@ -268,6 +291,16 @@ def test_update(name, device):
         M.update(cvrarray.asarray(np.eye(3), device=device))
 
 
+def test_update_of_other_kinds(device):
+    _, A, M, b, _ = system("stencil", device)
+    before = get(M.matvec(put(b, device)))
+    for wrong, error in ((A.astype("complex128"), TypeError), ([1, 2], (TypeError, ValueError)), (None, TypeError)):
+        with pytest.raises(error):
+            M.update(wrong)
+    M.update(SYSTEMS["stencil"][0].astype(np.float32))
+    np.testing.assert_allclose(get(M.matvec(put(b, device))), before, atol=1e-5 * abs(before).max())
+
+
 def get_data(A):
     return A.tocsr().data
 
@@ -282,6 +315,9 @@ def test_copies(device):
     before = get(narrow.matvec(r))
     narrow.update(A)
     assert narrow.dtype == np.float32
+    for wrong in ("int32", "float16"):  # of which the levels were 0
+        with pytest.raises(TypeError, match="float32 or float64"):
+            M.astype(wrong)
     np.testing.assert_allclose(get(narrow.matvec(r)), before, atol=1e-4 * abs(before).max())
 
 
@@ -393,6 +429,11 @@ def test_scales(scale, dtype, device):
     assert found.iterations < 12
 
 
+def nearly_singular():
+    """Condition 1e11."""
+    return scipy.sparse.csr_array(diffusion((5, 5), fixed=False) + 1e-10 * scipy.sparse.eye_array(25))
+
+
 def with_zeros(csr):
     """With stored zeros far from the diagonal, which connect nothing."""
     n = csr.shape[0]
@@ -415,13 +456,19 @@ BAD = {
     "indefinite": (ValueError, "positive definite", lambda: STENCIL - 0.1 * scipy.sparse.eye_array(900), {}),
     "nan": (ValueError, "must be finite", lambda: STENCIL * np.nan, {}),
     "inf": (ValueError, "must be finite", lambda: STENCIL * np.inf, {}),
+    "negative, one level": (ValueError, r"entry \[0, 0\] of A is -1", lambda: -scipy.sparse.eye_array(50, format="csr"), {}),
+    "tiny for float32": (ValueError, "levels of float32", lambda: STENCIL * 1e-60, {"dtype": "float32"}),
+    "huge for float32": (ValueError, "levels of float32", lambda: STENCIL * 1e60, {"dtype": "float32"}),
+    "inverse for float32": (ValueError, "too large for float32", lambda: nearly_singular() * 1e-30, {"dtype": "float32"}),
     "no progress": (ValueError, "Lower strength", lambda: diffusion((70, 70)), {"strength": 0.9}),
     "complex": (TypeError, "real numbers", lambda: STENCIL.astype(complex), {}),
     "not square": (ValueError, "square", lambda: STENCIL[:10], {}),
     "cycle": (ValueError, "'V' or 'W'", lambda: STENCIL, {"cycle": "F"}),
+    "cycles": (ValueError, "'V' or 'W'", lambda: STENCIL, {"cycle": ["V"]}),
     "smoother": (ValueError, "'chebyshev' or 'jacobi'", lambda: STENCIL, {"smoother": "ilu"}),
     "degree": (ValueError, "degree", lambda: STENCIL, {"degree": 0}),
     "strength": (ValueError, "strength", lambda: STENCIL, {"strength": 1.0}),
+    "strength text": (ValueError, "strength", lambda: STENCIL, {"strength": "0.1"}),
     "strength nan": (ValueError, "strength", lambda: STENCIL, {"strength": np.nan}),
     "max_coarse": (ValueError, "max_coarse", lambda: STENCIL, {"max_coarse": 5000}),
     "block_size": (ValueError, "divide", lambda: STENCIL, {"block_size": 7}),
@@ -444,6 +491,30 @@ def test_bad_input(case, device):
     keywords = {key: put(value, device) if isinstance(value, np.ndarray) else value for key, value in keywords.items()}
     with pytest.raises(error, match=message), np.errstate(all="ignore"):
         linalg.multigrid(given, **keywords)
+
+
+@pytest.mark.parametrize("scale", [1e200, 1e-310, 3.0])
+def test_scales_of_vectors(scale, device):
+    """Squares of the first are inf, and of the second 0: they gave prolongators that were 0."""
+    A, r = cvrarray.asarray(diffusion((20, 20)), device=device), put(np.ones(400), device)
+    vectors = np.stack([np.ones(400), np.arange(400.0) - 200], axis=1)
+    M, scaled = (linalg.multigrid(A, put(part * vectors, device), max_coarse=20) for part in (1.0, scale))
+    assert M._made.sizes == scaled._made.sizes
+    np.testing.assert_allclose(get(scaled.matvec(r)), get(M.matvec(r)), rtol=1e-6)
+
+
+def test_hubs(device, monkeypatch):
+    """Few nodes with very many neighbours: coarser levels would be dense, and are not made."""
+    n, rng = 3000, np.random.default_rng(0)
+    row = np.repeat(np.arange(1, n), 3)
+    edges = scipy.sparse.coo_array((np.ones(row.size), (row, (row * rng.random(row.size) ** 3).astype(int))), shape=(n, n))
+    edges = scipy.sparse.csr_array(((edges + edges.T).tocsr() > 0).astype(float))
+    csr = scipy.sparse.csr_array(scipy.sparse.diags_array(edges.sum(axis=1) + 0.01) - edges)
+    converges(csr, device)
+    monkeypatch.setattr(aggregation, "MOST_GROWTH", 3)
+    monkeypatch.setattr(aggregation, "MOST_DENSE", 200)
+    with pytest.raises(ValueError, match="not sparse"):
+        linalg.multigrid(cvrarray.asarray(csr, device=device))
 
 
 def test_too_many_vectors_stop_the_coarsening(device):

@@ -9,6 +9,7 @@ packing. A grid needs thin windows; a matrix with scattered columns needs everyt
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from ..array.base import SparseArray
 from ..core import devices
-from ..linalg import preconditioners
+from ..linalg import multigrid, preconditioners
 from . import vectors
 from .transports import NullTransport, connected
 
@@ -187,6 +188,14 @@ def _host(array: Any) -> np.ndarray:
     return host
 
 
+#: Of a panel's square and the size of its blocks.
+PRECONDITIONERS: dict[str, Callable[[Any, Any], Any]] = {
+    "jacobi": lambda A, size: preconditioners.jacobi(A),
+    "block_jacobi": preconditioners.block_jacobi,
+    "multigrid": lambda A, size: multigrid(A, block_size=size),
+}
+
+
 class Precondition:
     """``z = M r`` for a rank's rows, from the squares of its panels that lie on A's diagonal; nothing moves for it."""
 
@@ -198,9 +207,7 @@ class Precondition:
             if name == "block_jacobi" and size is None:
                 raise ValueError("M='block_jacobi' needs block_size for panels without blocks. Pass block_size=")
             square = panel[:, first:last]
-            self.parts.append(
-                preconditioners.jacobi(square) if name == "jacobi" else preconditioners.block_jacobi(square, size)
-            )
+            self.parts.append(PRECONDITIONERS[name](square, block_size if name == "multigrid" else size))
 
     def __call__(self, r: Any, z: Any) -> None:
         for one, source, to in zip(self.parts, self.part.pieces(r), self.part.pieces(z), strict=True):

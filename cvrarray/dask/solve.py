@@ -109,11 +109,13 @@ def cg(
     b : (n,) dask array or array
     x0 : (n,) dask array or array, optional
         Initial guess. Default: 0.
-    M : {None, "jacobi", "block_jacobi"}
+    M : {None, "jacobi", "block_jacobi", "multigrid"}
         A preconditioner from the diagonal, or from the blocks on it: see :func:`cvrarray.linalg.block_jacobi`. Blocks
-        are counted from each panel's first row, and none reaches over its last one.
+        are counted from each panel's first row, and none reaches over its last one. ``"multigrid"``, for a real A: the
+        block of each panel's own rows and columns, by a V-cycle of :func:`cvrarray.linalg.multigrid` with its defaults.
+        Nothing moves for any of them, so iterations grow with the number of panels; a panel for each worker is best.
     block_size : int, optional
-        Of ``"block_jacobi"``. Default: that of BBCSR's panels.
+        Of ``"block_jacobi"`` and ``"multigrid"``. Default: that of BBCSR's panels.
     rtol : float
         The residual's norm at the end, over that of `b`. Less than a 16th of the precision (``numpy.finfo(...).eps``)
         counts as that: below it the residual that iterations update has nothing to do with the true one.
@@ -157,8 +159,8 @@ def cg(
     """
     _check_matrix(A)
     known = {"b": b} if x0 is None else {"b": b, "x0": x0}
-    if not (M is None or (isinstance(M, str) and M in ("jacobi", "block_jacobi"))):
-        raise ValueError(f"M must be None, 'jacobi' or 'block_jacobi'; got {M!r}")
+    if not (M is None or (isinstance(M, str) and M in ranks.PRECONDITIONERS)):
+        raise ValueError(f"M must be None, {' or '.join(map(repr, ranks.PRECONDITIONERS))}; got {M!r}")
     limits = arguments.tolerance(rtol, "rtol"), arguments.count(maxiter, "maxiter", 10 * A.shape[0])
     size = None if block_size is None else arguments.count(block_size, "block_size", 1, 1)
     options = (*limits, M, size, arguments.count(check_every, "check_every", 1, 1))

@@ -27,8 +27,9 @@ from ..core import devices
 from ..core.tables import CSR
 from .preconditioners import Chebyshev, spectrum
 
-#: Of diagonals: squares of what is less vanish, and of more than its inverse overflow.
-TINY = 1e-140
+#: Of diagonals, for levels of these numbers: squares of what is less vanish, and of more than its inverse overflow. In
+#: single precision levels are not squared.
+TINY = {"float64": 1e-140, "float32": 1e-32}
 #: The prolongator's smoother takes omega over the largest eigenvalue of ``D^-1 A``: Vanek et al., section 3.
 OMEGA = 4 / 3
 #: A coarse unknown whose diagonal is less than this part of the finer ones has no energy: its aggregate floats, or its
@@ -41,6 +42,9 @@ FILTERED = 0.25
 LEAST_LUMPED = 0.1
 #: The next level has at most this part of a level's rows: else it is no progress.
 PROGRESS = 0.9
+#: A product has at most so many numbers for each of A's, or as many as the coarsest level may: hubs of a graph, as rows of
+#: P, connect everything with everything.
+MOST_GROWTH = 50
 #: The coarsest level is inverted as a dense matrix: more rows than this would cost more than all other levels.
 MOST_DENSE = 4096
 #: Pivots and eigenvalues of the coarsest level less than this part of the largest are 0.
@@ -70,7 +74,7 @@ class Coarsening(NamedTuple):
     aggregate: Any  # (n,) int32, of each node; -1: none
     basis: Any  # (n, height, k): the block of T in the row of each node
     n_coarse: int
-    strong: Any  # ptr and idx of the graph that P is smoothed along, and its diagonal; None: A's
+    strong: Any  # ptr and idx of the graph that P is smoothed along, its diagonal, the candidate; None: A's
     T: Blocked
     P: tuple[Any, Any]  # ptr and idx
     R: tuple[Any, Any, Any]  # and which block of P each of its blocks is
@@ -133,12 +137,13 @@ class Hierarchy:
         while True:
             k, (n, height) = len(levels), (fine.ptr.size - 1, fine.data.shape[1])
             sizes.append((n * height, fine.data.size if k else A.nnz, height))
+            with phase(seconds, "smoothers"):
+                diagonal = self._diagonal(fine, k)
             if k == len(self._coarsenings) if old is not None else n * height <= options.max_coarse:
                 break
             with phase(seconds, "arrays"):
                 array = self._array(fine, n * height, old and old[k].A) if k else array
             with phase(seconds, "smoothers"):
-                diagonal = self._diagonal(fine, k)
                 inverse = (1 / diagonal).reshape(-1)
                 largest, bound = spectrum(array, inverse, self.device)
                 smoother = Chebyshev(array, options.degree, options.ratio, bound, inverse.astype(options.dtype))
@@ -154,7 +159,8 @@ class Hierarchy:
                     if is_scalar and graph[1].size < fine.idx.size:
                         strong = kernels.strength(*fine, FILTERED * options.strength / 2**k, True)[:2]
                         strong = strong if strong[1].size < fine.idx.size else None
-                    how, candidates = _coarsening(kernels, fine, strong, aggregate, n_coarse, candidates)
+                    most = max(MOST_GROWTH * A.nnz, MOST_DENSE**2) // candidates.shape[2] ** 2
+                    how, candidates = _coarsening(kernels, fine, strong, aggregate, n_coarse, candidates, most)
                     self._coarsenings.append(how)
             how = self._coarsenings[k]
             with phase(seconds, "products"):
@@ -209,13 +215,15 @@ class Hierarchy:
         places, within = self._on_diagonal[k][:, None], xp.arange(fine.data.shape[1])
         diagonal = fine.data[places, within, within] if fine.idx.size else xp.zeros((len(places), within.size))
         diagonal = xp.where(places >= 0, diagonal, 0)
-        bad = xp.flatnonzero(~((diagonal.reshape(-1) > TINY) & (diagonal.reshape(-1) < 1 / TINY)))
+        dtype = self.options.dtype
+        tiny = TINY[dtype.name]
+        bad = xp.flatnonzero(~((diagonal.reshape(-1) > tiny) & (diagonal.reshape(-1) < 1 / tiny)))
         if bad.size:
             row, of = int(bad[0]), "A" if k == 0 else f"the matrix of level {k}"
             value = float(diagonal.reshape(-1)[row])
             raise ValueError(
-                f"multigrid needs a positive definite A, whose diagonal lies between {TINY} and {1 / TINY:g}; entry "
-                f"[{row}, {row}] of {of} is {value}. Use minres, or jacobi, or scale A"
+                f"multigrid needs a positive definite A, whose diagonal lies between {tiny} and {1 / tiny:g} for levels of "
+                f"{dtype}; entry [{row}, {row}] of {of} is {value}. Use minres, or jacobi, or scale A"
             )
         return diagonal
 
@@ -269,8 +277,12 @@ def inverted(dense: np.ndarray, dtype: np.dtype, device: devices.Device, may_be_
     else:
         inverse = np.linalg.inv(factor)
         inverse = inverse.conj().T @ inverse
+    with np.errstate(over="ignore"):
+        inverse = inverse.astype(dtype)
+    if not np.isfinite(inverse).all():
+        raise ValueError(f"the inverse of the coarsest level is too large for {dtype}. Scale A, or use dtype='float64'")
     # its product takes no memory, BLAS's may
-    return BBCSRArray(inverse.astype(dtype), block_size=1, device=str(device))
+    return BBCSRArray(inverse, block_size=1, device=str(device))
 
 
 def _kernels(device: devices.Device) -> ModuleType:
@@ -284,10 +296,11 @@ def _kernels(device: devices.Device) -> ModuleType:
 
 
 def _coarsening(
-    kernels: ModuleType, fine: Blocked, strong: Any, aggregate: Any, n_coarse: int, candidates: Any
+    kernels: ModuleType, fine: Blocked, strong: Any, aggregate: Any, n_coarse: int, candidates: Any, most: int
 ) -> tuple[Coarsening, Any]:
     """What the aggregates decide, and the candidates of the next level."""
     xp = devices.of(aggregate).xp
+    near = candidates.reshape(-1)
     basis, candidates, of_root = kernels.tentative(aggregate, n_coarse, candidates)
     has_one = aggregate >= 0
     t_ptr = xp.zeros(aggregate.size + 1, np.int64)
@@ -295,26 +308,39 @@ def _coarsening(
     T = Blocked(t_ptr, aggregate[has_one], basis[has_one])
     P = kernels.product_structure(*(strong or fine[:2]), T.ptr, T.idx, n_coarse)
     R = kernels.transposed(*P, n_coarse)
+    _require_sparse(fine[:2], P, n_coarse, most)
     AP = kernels.product_structure(fine.ptr, fine.idx, *P, n_coarse, ascends=False)  # on a CPU nobody needs that
+    _require_sparse(R[:2], AP, n_coarse, most)
     coarse = kernels.product_structure(*R[:2], *AP, n_coarse)
-    strong = strong and (*strong, kernels.on_diagonal(*strong))
+    strong = strong and (*strong, kernels.on_diagonal(*strong), near)
     return Coarsening(aggregate, basis, n_coarse, strong, T, P, R, AP, coarse, of_root), candidates
+
+
+def _require_sparse(a: tuple[Any, Any], b: tuple[Any, Any], n_cols: int, most: int) -> None:
+    """ValueError where a product may have more than so many blocks: it would take the memory, and the time."""
+    (a_ptr, a_idx), (b_ptr, _) = a, b
+    n_blocks = min(int(devices.of(b_ptr).xp.diff(b_ptr)[a_idx].sum()), (a_ptr.size - 1) * n_cols)
+    if n_blocks > most:
+        raise ValueError(
+            f"coarser levels of A are not sparse: a product may have {n_blocks:,} blocks, of at most {most:,}. Rows with "
+            "very many entries do that; use jacobi or chebyshev"
+        )
 
 
 def _values(
     kernels: ModuleType, fine: Blocked, how: Coarsening, weight: float, diagonal: Any, on_diagonal: Any
 ) -> tuple[Blocked, Blocked, Blocked]:
     """P, its transpose, and the next level's matrix. Weak entries are added to the diagonal before P is smoothed: A^F of
-    Vanek et al., section 3.2; but for rows where little would be left of that.
+    Vanek et al., section 3.2, but so that A's product with the candidate stays, which is not constant on coarser levels;
+    and not in rows where little would be left of the diagonal.
     """
     n, strong, xp = how.n_coarse, fine, devices.of(diagonal).xp
     if how.strong is not None:
-        ptr, idx, places = how.strong
-        strong, within = Blocked(ptr, idx, kernels.filtered(*fine, ptr, idx)), xp.arange(diagonal.shape[1])
-        own = strong.data[places]
-        is_small = reduce(xp.logical_or, (own[:, within, within] < LEAST_LUMPED * diagonal).T)
-        own = xp.where(is_small[:, None, None], fine.data[on_diagonal], own)
-        strong.data[places], diagonal = own, own[:, within, within]
+        ptr, idx, places, near = how.strong
+        strong = Blocked(ptr, idx, kernels.filtered(*fine, ptr, idx, near))
+        own = strong.data[places, 0]
+        diagonal = xp.where(own < LEAST_LUMPED * diagonal, fine.data[on_diagonal, 0], own)
+        strong.data[places, 0] = diagonal
     P = Blocked(*how.P, kernels.product(*strong, *how.T, *how.P, n))
     kernels.smooth(*P, weight / diagonal, how.aggregate, how.basis)
     R = Blocked(*how.R[:2], kernels.taken(P.data, how.R[2]))

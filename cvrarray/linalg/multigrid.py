@@ -19,6 +19,7 @@ from ..choice.construct import asarray
 from ..core import devices
 from . import operators
 from .aggregation import MOST_DENSE, Hierarchy, Level, Made, Options, inverted
+from .arguments import real
 from .preconditioners import Chebyshev, Preconditioner, Workspace, precision, scattered
 
 #: Of Chebyshev's smoother: the part of the spectrum that the coarser levels do not see. Damped Jacobi is its step of
@@ -81,15 +82,16 @@ class Multigrid(Preconditioner):
         Raises
         ------
         TypeError
-            The hierarchy is pyamg's.
+            The hierarchy is pyamg's; or A is complex, or on another device.
         ValueError
             A's shape or structure is another one, or its values are none that :func:`multigrid` takes. The
             preconditioner stays as it was.
         """
         if self._hierarchy is None:
             raise TypeError("a hierarchy of pyamg's belongs to its matrix. Build it anew, or use multigrid(A)")
-        self.require_shape(A)
         with self.device.use():
+            A = A if isinstance(A, SparseArray) else asarray(A, device=str(self.device))
+            self.require_shape(A)
             A = _checked(A, self.device)
             made = self._hierarchy.made(A, self.levels)
         self._swap(_made=made, levels=made.levels, coarsest=made.coarsest)
@@ -174,8 +176,9 @@ def multigrid(
     TypeError
         A has no entries that can be read, or complex ones; or a list is no hierarchy.
     ValueError
-        A is not symmetric, not finite, or has a diagonal that does not lie between 1e-140 and 1e140; aggregates give no
-        smaller level; a keyword is out of range; shapes do not fit.
+        A is not symmetric, not finite, or has a diagonal that does not lie between 1e-140 and 1e140 (1e-32 and 1e32 for
+        float32 levels); aggregates give no smaller level, or hubs of a graph dense ones; a keyword is out of range; shapes
+        do not fit.
 
     Notes
     -----
@@ -199,39 +202,36 @@ def multigrid(
     """
     degree = integer(degree, "degree", 1)
     for name, value, known in (("cycle", cycle, CYCLES), ("smoother", smoother, RATIO)):
-        if value not in known:
+        if not isinstance(value, str) or value not in known:
             raise ValueError(f"{name} must be {' or '.join(map(repr, known))}; got {value!r}")
     degree, ratio = (degree, RATIO[smoother]) if smoother == "chebyshev" else (1, RATIO[smoother])
     target = None if device is None else devices.parse(device)
     if hasattr(A, "levels") or isinstance(A, (list, tuple)):
         return _of_levels(A, degree, ratio, cycle, target or devices.default())
     max_coarse = integer(max_coarse, "max_coarse", 1, MOST_DENSE)
-    if strength is not None and not 0 <= strength < 1:
+    if strength is not None and not 0 <= real(strength, "strength") < 1:
         raise ValueError(f"strength must be at least 0 and below 1; got {strength!r}")
     if target is not None:
         A = A.to_device(str(target)) if isinstance(A, SparseArray) else asarray(A, device=str(target))
     A = operators.diagonal_source(A, "multigrid")
     target = A._target
-    dtype = operators.vector_dtype(A.dtype) if dtype is None else np.dtype(dtype)
-    if A.dtype.kind == "c" or dtype not in (np.float32, np.float64):
-        raise TypeError(
-            f"multigrid needs real numbers, and levels of float32 or float64; got {A.dtype} and {dtype}. Of a complex A "
-            "multigrid takes pyamg's hierarchy"
-        )
+    dtype = None if dtype is None else np.dtype(dtype).newbyteorder("=")
+    if dtype not in (None, np.float32, np.float64):
+        raise TypeError(f"dtype must be float32 or float64; got {dtype}")
     with target.use():
         size = _block_size(A, block_size)
         A = _checked(A, target)
         candidates = _candidates(near_nullspace, A.shape[0], size, target)
         if strength is None:
             strength = STRENGTH if candidates.shape[1:] == (1, 1) else 0.0
-        hierarchy = Hierarchy(target, candidates, Options(float(strength), degree, ratio, max_coarse, dtype))
+        hierarchy = Hierarchy(target, candidates, Options(float(strength), degree, ratio, max_coarse, dtype or A.dtype))
         return Multigrid(hierarchy.made(A), target, cycle, hierarchy)
 
 
 def _checked(A: Any, target: devices.Device) -> Any:
     """A as an array of floating-point numbers, found to be symmetric by products with two vectors."""
-    if not isinstance(A, SparseArray):
-        A = asarray(A, device=str(target))
+    if A.dtype.kind == "c":
+        raise TypeError(f"multigrid needs real numbers; got {A.dtype}. Of a complex A multigrid takes pyamg's hierarchy")
     if A._target != target:
         raise TypeError(f"A must be on the preconditioner's device, {target}; got {A.device}. Use A.to_device")
     n, xp = operators.check_square(A.shape), target.xp
@@ -285,6 +285,7 @@ def _candidates(vectors: Any, n: int, size: int, target: devices.Device) -> Any:
         raise ValueError("near_nullspace must be finite; it holds nan or inf")
     if not bool((given != 0).any()):
         raise ValueError("near_nullspace must have a vector that is not 0")
+    given = xp.ldexp(given, -xp.frexp(abs(given).max(axis=0))[1])  # squares neither overflow nor vanish
     return given.reshape(n // size, size, -1)
 
 

@@ -228,7 +228,9 @@ class BlockJacobi(Inverse):
 
 def precision(dtype: Any, like: np.dtype) -> np.dtype:
     """`dtype`, or its real one where `like` is real."""
-    wanted: np.dtype = np.dtype(dtype)
+    wanted: np.dtype = np.dtype(dtype).newbyteorder("=")
+    if wanted.char not in "fdFD":
+        raise TypeError(f"a preconditioner has numbers of float32 or float64, or complex ones of these; got {wanted}")
     return wanted if like.kind == "c" else np.dtype(wanted.type(0).real.dtype)
 
 

@@ -134,27 +134,28 @@ def aggregate(ptr, idx, weight):
     return found, root.size
 
 
-def filtered(indptr, indices, data, ptr, idx):
-    """The blocks that a graph has; on the diagonal the others of the row are added to the block there."""
-    out = np.zeros((idx.size, *data.shape[1:]))
-    _run(_filter, indptr, indptr, indices, data, ptr, idx, out, unit=data[:1].size)
-    return out
+def filtered(indptr, indices, data, ptr, idx, near):
+    """The entries of a matrix of numbers that a graph has. Those of the others are added to the diagonal, each by what it
+    multiplies in the candidate `near` (n,): the product with that stays.
+    """
+    out = np.zeros(idx.size)
+    _run(_filter, indptr, indptr, indices, data.reshape(-1), ptr, idx, near, out)
+    return out.reshape(-1, 1, 1)
 
 
 @kernel
-def _filter(first, last, indptr, indices, data, ptr, idx, out):
-    size = data.shape[1] * data.shape[2]
+def _filter(first, last, indptr, indices, data, ptr, idx, near, out):
     for i in range(first, last):
-        own = ptr[i]
-        for t in range(ptr[i], ptr[i + 1]):
-            own = t if idx[t] == i else own
-        diagonal, at = simd.pointer(out, own * size), ptr[i]
+        own, at = ptr[i], ptr[i]
+        while own < ptr[i + 1] - 1 and idx[own] != i:
+            own += 1
         for k in range(indptr[i], indptr[i + 1]):
-            block, is_kept = simd.pointer(data, k * size), at < ptr[i + 1] and idx[at] == indices[k]
-            to = simd.pointer(out, at * size) if is_kept else diagonal
-            for q in range(size):
-                to[q] += block[q]
-            at += is_kept
+            j = indices[k]
+            if at < ptr[i + 1] and idx[at] == j:
+                out[at] += data[k]
+                at += 1
+            else:
+                out[own] += data[k] * (near[j] / near[i] if near[i] != 0 else 1.0)
 
 
 def _even(n):
@@ -226,20 +227,14 @@ def _join_strongest(first, last, ptr, idx, weight, joined, found):
                     found[i] = joined[j]
 
 
-def members(aggregate, n):
-    """Where the nodes of each aggregate begin, (n + 1,), and these nodes, ascending."""
-    order = np.argsort(aggregate, kind="stable")
-    ptr = np.searchsorted(aggregate[order], np.arange(n + 1))
-    return ptr, order
-
-
 def tentative(aggregate, n, candidates):
     """The candidates (n_nodes, height, k), orthonormal in each aggregate, 0 beyond; those of the aggregates, (n, k, k); and
     a node of each.
 
     QR by Gram and Schmidt, twice: Vanek, Mandel and Brezina 1996, section 2. Columns that depend on those before are 0.
     """
-    ptr, order = members(aggregate, n)
+    order = np.argsort(aggregate, kind="stable")
+    ptr = np.searchsorted(aggregate[order], np.arange(n + 1))  # where the nodes of each aggregate begin
     basis, factor = np.zeros(candidates.shape), np.zeros((n, candidates.shape[2], candidates.shape[2]))
     _run(_orthonormal, ptr, ptr, order, candidates, basis, factor, unit=candidates[:1].size * candidates.shape[2])
     return basis, factor, order[ptr[:-1]]

@@ -35,7 +35,7 @@ ORTHONORMAL = Kernel("aggregation", "aggregation_orthonormal")
 COLUMNS = Kernel("aggregation", "aggregation_columns", [(False,), (True,)], lambda fill: (fill, MOST_COLUMNS, BLOCK))
 EXPAND = Kernel("aggregation", "aggregation_expand", [()], lambda: (LANES,))
 MULTIPLY = Kernel("aggregation", "aggregation_multiply", [(lanes, True) for lanes in WIDE] + [(32, False)])
-FILTER = Kernel("aggregation", "aggregation_filter", [()], lambda: (LANES,))
+FILTER = Kernel("aggregation", "aggregation_filter")
 SMOOTH = Kernel("aggregation", "aggregation_smooth", [()], lambda: (LANES,))
 ENTRIES = Kernel("aggregation", "aggregation_entries", [(False,), (True,)])
 
@@ -68,11 +68,12 @@ def strength(indptr, indices, data, theta, by_row=False):
     return ptr, idx, weight
 
 
-def filtered(indptr, indices, data, ptr, idx):
-    """The blocks that a graph has; on the diagonal the others of the row are added to the block there."""
-    n, out = indptr.size - 1, cupy.zeros((idx.size, *data.shape[1:]))
-    size = np.int32(data.shape[1] * data.shape[2])
-    FILTER()(*_each(n, LANES), (indptr, indices, data, ptr, idx, np.int64(n), size, out))
+def filtered(indptr, indices, data, ptr, idx, near):
+    """The entries of a matrix of numbers that a graph has. Those of the others are added to the diagonal, each by what it
+    multiplies in the candidate `near` (n,): the product with that stays.
+    """
+    n, out = indptr.size - 1, cupy.zeros((idx.size, 1, 1))
+    FILTER()(*_each(n), (indptr, indices, data, ptr, idx, np.int64(n), near, out))
     return out
 
 
