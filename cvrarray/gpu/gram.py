@@ -12,7 +12,7 @@ from .launches import blocks
 
 #: Entries that are added at a time: each takes 16 to 28 bytes, and about as much while they are sorted by column.
 PANEL = 1 << 23
-SUMS = 40 << 10  #: bytes of shared memory for a warp's sums: four warps a multiprocessor, at least
+SUMS = 40 << 10  #: bytes of shared memory for a warp's sums: of fewer, several warps share a long row of the result
 UNROLL = 4, 4  #: entries of a row that a lane loads at a time, and rows
 BLOCK = 128
 
