@@ -56,7 +56,7 @@ class Kind:
 
 def eat():
     """Touch more than may be."""
-    np.ones(driver.LIMIT + driver.SLACK + (20 << 20), np.int8)
+    np.ones(driver.LIMIT + driver.SLACK + (100 << 20), np.int8)  # pages of a large process may have been given back
 
 
 MISDEEDS = {

@@ -254,14 +254,13 @@ def test_the_same_bits(name, device, monkeypatch):
     before = get(M.matvec(r))
     assert_same_bits(get(system(name, device)[2].matvec(r)), before)
     if device == "cpu":
-        threads = cvrarray.get_num_threads()
         try:
             for n in (1, 2, 3):
                 cvrarray.set_num_threads(n)
                 monkeypatch.setattr("cvrarray.cpu.runtime.threads.SMALL", 64)
                 assert_same_bits(system(name, device)[2].matvec(r), before)
         finally:
-            cvrarray.set_num_threads(threads)
+            cvrarray.set_num_threads(None)
 
 
 @EVERY
