@@ -12,7 +12,7 @@ from .launches import blocks
 
 #: Entries that are added at a time: each takes 16 to 28 bytes, and about as much while they are sorted by column.
 PANEL = 1 << 23
-SUMS = 40 << 10  #: bytes of shared memory for a warp's sums: of fewer, several warps share a long row of the result
+WIDTH = 1024  #: sums of a warp at most: several warps share a longer row of the result
 UNROLL = 4, 4  #: entries of a row that a lane loads at a time, and rows
 BLOCK = 128
 
@@ -31,7 +31,7 @@ def add(csr: CSR, out: cupy.ndarray) -> None:
     if not csr.nnz:
         return
     where = rows.transpose(csr._replace(data=cupy.arange(csr.nnz, dtype=np.int32)))
-    width = min(n, SUMS // out.itemsize)
+    width = min(n, WIDTH)
     tiles = -(-n // width)
     ends = csr.indptr
     if tiles > 1:

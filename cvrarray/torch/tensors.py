@@ -91,7 +91,7 @@ def _operator(
         _OPERATORS.impl(name, computed, kind)
 
     def traced(*inputs: Any) -> Any:
-        if torch.compiler.is_compiling() and _is_forward_mode():
+        if _is_forward_mode():  # is_compiling() is False here in PyTorch 2.11
             raise NotImplementedError(
                 f"torch.compile would drop the tangents of {name}. Compile the function alone, or use reverse mode"
             )
