@@ -3,11 +3,14 @@
 // V neighbouring numbers of a row, of which `left` are there, with zeros behind them
 template <class Y, int V, bool ALIGNED>
 __device__ Vector<Y, V> part_of_row(const Y* at, int64 left) {
-    if (ALIGNED) return *reinterpret_cast<const Vector<Y, V>*>(at);
-    Vector<Y, V> part;
+    if constexpr (ALIGNED) {
+        return *reinterpret_cast<const Vector<Y, V>*>(at);
+    } else {
+        Vector<Y, V> part;
 #pragma unroll
-    for (int v = 0; v < V; ++v) part.at[v] = v < left ? at[v] : Y();
-    return part;
+        for (int v = 0; v < V; ++v) part.at[v] = v < left ? at[v] : Y();
+        return part;
+    }
 }
 
 // sampled_products: out[e] = sum over t of left[row[e], t] * right[col[e], t]
