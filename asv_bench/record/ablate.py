@@ -10,18 +10,15 @@ package itself does when a product has been called often. Products with one cand
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import cvrarray
 from cvrarray.core import devices
 
-from . import command, families, machine, pages
+from . import command, families, pages
 
 #: By name: how a matrix is made an array.
 FORMATS: dict[str, Callable[[Any], Any]] = {
@@ -35,11 +32,8 @@ MOST_PADDED = 3
 def parser() -> argparse.ArgumentParser:
     """Options of the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--families", default="1000", metavar="SEEDS", help="default: %(default)s")
-    parser.add_argument("--columns", default="1,4,16,64,256", help="of X; 1 is a vector; default: %(default)s")
+    command.add_drawn(parser, "ablation", columns="1,4,16,64,256")
     parser.add_argument("--dtype", default="float32,float64", help="default: %(default)s")
-    parser.add_argument("--within", type=float, default=math.inf, metavar="SECONDS", help="begin no matrix later")
-    parser.add_argument("--report", metavar="FOLDER", help="write ablation.json and ablation.md there")
     return parser
 
 
@@ -50,30 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print and write."""
-    device = devices.default()
-    if device.kind != "cuda":
-        raise ValueError("this run needs a GPU, with CuPy; found none")
-    end, cases, left = time.monotonic() + args.within, [], []
-    for name in (name for seed in args.families.split(",") for name in families.drawn(int(seed))):
-        if time.monotonic() < end:
-            cases += list(measured(name, args.dtype.split(","), [int(k) for k in args.columns.split(",")], device))
-            device.xp.get_default_memory_pool().free_all_blocks()
-        else:
-            left.append(name)
-    report = {
-        "device": machine.describe(device),
-        "versions": machine.versions(),
-        "families": args.families,
-        "not_measured": left,
-        "results": cases,
-    }
-    print(page(report))
-    if args.report is not None:
-        folder = Path(args.report)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "ablation.json").write_text(json.dumps(report, indent=1) + "\n")
-        (folder / "ablation.md").write_text(page(report))
-    return 0
+    dtypes, columns = args.dtype.split(","), [int(k) for k in args.columns.split(",")]
+    return command.run_drawn(args, "ablation", lambda _, name, device: measured(name, dtypes, columns, device), page)
 
 
 def measured(name: str, dtypes: Iterable[str], columns: Iterable[int], device: devices.Device) -> Iterator[dict[str, Any]]:

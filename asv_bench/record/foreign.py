@@ -10,13 +10,9 @@ package does when a product has been called often. float32 and float64 take turn
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -25,7 +21,7 @@ from cvrarray.choice import construct, tuning
 from cvrarray.core import clocks, devices
 from cvrarray.core.profile import Profile
 
-from . import command, families, machine, pages
+from . import command, families, pages
 
 #: By name: what a GPU's profile is made.
 PROFILES: dict[str, Any] = {
@@ -43,11 +39,8 @@ SAMPLES = 9
 def parser() -> argparse.ArgumentParser:
     """Options of the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--families", default="1000", metavar="SEEDS", help="default: %(default)s")
-    parser.add_argument("--columns", default="1,16", help="of X; 1 is a vector; default: %(default)s")
+    command.add_drawn(parser, "foreign", columns="1,16")
     parser.add_argument("--budget", type=float, default=0.5, metavar="SECONDS", help="of tune; default: %(default)s")
-    parser.add_argument("--within", type=float, default=math.inf, metavar="SECONDS", help="begin no matrix later")
-    parser.add_argument("--report", metavar="FOLDER", help="write foreign.json and foreign.md there")
     return parser
 
 
@@ -58,33 +51,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print and write."""
-    device = devices.default()
-    if device.kind != "cuda":
-        raise ValueError("this run needs a GPU, with CuPy; found none")
-    end, cases, left = time.monotonic() + args.within, [], []
-    names = [name for seed in args.families.split(",") for name in families.drawn(int(seed))]
-    for number, name in enumerate(names):
-        if time.monotonic() > end:
-            left.append(name)
-            continue
+
+    def of(number: int, name: str, device: devices.Device) -> Iterator[dict[str, Any]]:
         csr = families.build(name).astype(("float32", "float64")[number % 2])
         for k in map(int, args.columns.split(",")):
-            cases += list(measured(name, csr, k, args.budget, device))
-        device.xp.get_default_memory_pool().free_all_blocks()
-    report = {
-        "device": machine.describe(device),
-        "versions": machine.versions(),
-        "families": args.families,
-        "not_measured": left,
-        "results": cases,
-    }
-    print(page(report))
-    if args.report is not None:
-        folder = Path(args.report)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "foreign.json").write_text(json.dumps(report) + "\n")
-        (folder / "foreign.md").write_text(page(report))
-    return 0
+            yield from measured(name, csr, k, args.budget, device)
+
+    return command.run_drawn(args, "foreign", of, page)
 
 
 def measured(name: str, csr: Any, k: int, budget: float, device: devices.Device) -> Iterator[dict[str, Any]]:
