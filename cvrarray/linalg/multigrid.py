@@ -39,10 +39,20 @@ class Multigrid(Preconditioner):
     capturable = True
 
     def __init__(self, made: Made, device: devices.Device, cycle: str = "V", hierarchy: Hierarchy | None = None) -> None:
-        self._made, self.levels, self.coarsest, self.device = made, made.levels, made.coarsest, device
-        self.cycle, self._hierarchy, self.dtype = cycle, hierarchy, made.coarsest.dtype
+        self._made, self.device, self.cycle, self._hierarchy = made, device, cycle, hierarchy
+        self.dtype = made.coarsest.dtype
         self.shape = (made.sizes[0][0],) * 2
         self._workspace = Workspace(device, self._vectors)
+
+    @property
+    def levels(self) -> list[Level]:
+        """From the finest down, without the coarsest."""
+        return self._made.levels
+
+    @property
+    def coarsest(self) -> Any:
+        """An array that multiplies by the inverse of the coarsest matrix."""
+        return self._made.coarsest
 
     def _vectors(self, shape: tuple[int, ...], dtype: np.dtype) -> list[tuple[Any, Any, Any]]:
         """Residual, right-hand side and solution of each level below the finest; the finest needs the first alone."""
@@ -94,7 +104,7 @@ class Multigrid(Preconditioner):
             self.require_shape(A)
             A = _checked(A, self.device)
             made = self._hierarchy.made(A, self.levels)
-        self._swap(_made=made, levels=made.levels, coarsest=made.coarsest)
+        self._swap(_made=made)
 
     def astype(self, dtype: Any) -> Multigrid:
         now, wanted = self.frozen(), precision(dtype, self.dtype)
