@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +23,9 @@ from .tensors import (
     _SOLVED,
     _array,
     _check,
+    _check_unconverged,
     _check_version,
+    _did_not_converge,
     _each,
     _number,
     _of_columns,
@@ -210,14 +211,12 @@ def _tell(matrix: Any, b: Any, x: Any, info: int, is_gradient: bool, options: tu
     where = f" in column {columns[0]} ({len(columns)} of {b.shape[1]} columns)" if b.ndim > 1 and columns.size else ""
     why = f"{info} iterations" if info > 0 else next(words for words, number in INFO.items() if number == info)
     column = int(columns[0]) if columns.size else 0
-    message = (
+    _did_not_converge(
         f"{method} did not converge{' for the gradient' if is_gradient else ''}{where}: {why}; |b - A x| is"
         f" {float(left[column]):.3g}, |b| is {float(sizes[column]):.3g}, rtol is {rtol:.3g}. Raise maxiter or rtol, pass M,"
-        " take another method, or unconverged='warn'"
+        " take another method, or unconverged='warn'",
+        unconverged,
     )
-    if unconverged == "raise":
-        raise torch.linalg.LinAlgError(message)
-    warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
 def _check_system(A: Any, b: Any, values: Any, options: tuple[Any, ...]) -> None:
@@ -225,8 +224,7 @@ def _check_system(A: Any, b: Any, values: Any, options: tuple[Any, ...]) -> None
     method, _, _, rtol, atol, maxiter, restart, unconverged = options
     if method not in _METHODS:
         raise ValueError(f"method must be one of {', '.join(_METHODS)}; got {method!r}")
-    if unconverged not in ("raise", "warn"):
-        raise ValueError(f"unconverged must be 'raise' or 'warn'; got {unconverged!r}")
+    _check_unconverged(unconverged)
     if restart is not None and method != "gmres":
         raise ValueError(f"restart is gmres's; got {restart!r} for {method}. Leave it out")
     if atol and method == "minres":

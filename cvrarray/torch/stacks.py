@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,14 @@ from ..array.stack import Stack
 from ..linalg.cg import CG
 from . import tensors
 from .products import _places, _StackProduct
-from .tensors import _NUMPYS, _SOLVED, _TORCHS, _check_tensor, _on_stream, _view
+from .tensors import _SOLVED, _check_tensor, _check_unconverged, _did_not_converge, _on_stream, _own_dtype, _view
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def multiply_stack(S: Stack, x: torch.Tensor) -> torch.Tensor:
     """``S @ x`` with gradients with respect to x, and to the tensor of values that S was made of."""
-    _check_home(S, x, "x")
-    if torch.promote_types(_TORCHS[S.dtype], x.dtype) != x.dtype:
+    _check_tensor(S, x, "x")
+    if torch.promote_types(_own_dtype(S), x.dtype) != x.dtype:
         raise TypeError(f"x must have a dtype that holds the product of {S.dtype} with it; got {x.dtype}. Use x.to(dtype)")
     of, transposed = S.of_tensor or (None, False)
     V = torch.empty(0) if of is None else of[1]
@@ -30,7 +29,7 @@ def multiply_stack(S: Stack, x: torch.Tensor) -> torch.Tensor:
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def stack(A: Any, V: torch.Tensor) -> Stack:
     """``A.stack(V)`` for a tensor, which products of the stack have gradients with respect to."""
-    _check_home(A, V, "V")
+    _check_tensor(A, V, "V")
     try:
         given = _view(V)
     except RuntimeError as error:
@@ -104,11 +103,10 @@ def solve_stack(
     if isinstance(A, Stack):
         raise TypeError("A must be the array that a Stack was made of, and values those of the Stack; got the Stack")
     for tensor, name in ((b, "b"), (values, "values")):
-        _check_home(A, tensor, name)
+        _check_tensor(A, tensor, name)
     if b.dtype != values.dtype or b.dtype not in _SOLVED:
         raise TypeError(f"b and values must have one dtype, float32, float64 or complex; got {b.dtype} and {values.dtype}")
-    if unconverged not in ("raise", "warn"):
-        raise ValueError(f"unconverged must be 'raise' or 'warn'; got {unconverged!r}")
+    _check_unconverged(unconverged)
     return _solved(b, values, A, False, M, rtol, atol, maxiter, unconverged)
 
 
@@ -125,13 +123,11 @@ class _StackSolve(torch.autograd.Function):  # type: ignore[misc]
         if not found.converged.all():
             failed = np.flatnonzero(~found.converged)
             what = ", ".join(f"{i} ({found.reason[i]})" for i in failed[:5])
-            message = (
+            _did_not_converge(
                 f"{failed.size} of {len(b)} systems did not converge{' for the gradient' if is_gradient else ''}: {what}."
-                " Raise rtol or maxiter, look at these, or pass unconverged='warn'"
+                " Raise rtol or maxiter, look at these, or pass unconverged='warn'",
+                unconverged,
             )
-            if unconverged == "raise":
-                raise torch.linalg.LinAlgError(message)
-            warnings.warn(message, RuntimeWarning, stacklevel=2)
         return x
 
     @staticmethod
@@ -163,9 +159,3 @@ class _StackSolve(torch.autograd.Function):  # type: ignore[misc]
 def _solved(*inputs: Any) -> torch.Tensor:
     x: torch.Tensor = _StackSolve.apply(*inputs)
     return x
-
-
-def _check_home(A: Any, tensor: Any, name: str) -> None:
-    _check_tensor(A, tensor, name)
-    if tensor.dtype not in _NUMPYS:
-        raise TypeError(f"{name} must have a dtype that NumPy has; got {tensor.dtype}. Use .to(torch.float32)")

@@ -5,6 +5,7 @@ An operator takes tensors and numbers alone: an array is its number to it, under
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, reduce
@@ -153,6 +154,18 @@ _NUMPYS = {
 _TORCHS = {theirs: ours for ours, theirs in _NUMPYS.items()}
 _SOLVED = (torch.float32, torch.float64, torch.complex64, torch.complex128)  #: what solves are computed in
 _NULL = nullcontext()
+
+
+def _check_unconverged(unconverged: str) -> None:
+    if unconverged not in ("raise", "warn"):
+        raise ValueError(f"unconverged must be 'raise' or 'warn'; got {unconverged!r}")
+
+
+def _did_not_converge(message: str, unconverged: str) -> None:
+    """Raise, or warn of, a solve that did not converge."""
+    if unconverged == "raise":
+        raise torch.linalg.LinAlgError(message)
+    warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
 def _check(A: Any, x: Any, values: Any, name: str = "x") -> None:
