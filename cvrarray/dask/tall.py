@@ -54,14 +54,9 @@ def _on_host(sums: Any) -> Any:
 def refuse_not_finite(A: Any) -> None:
     """As :func:`cvrarray.linalg.tall.refuse_not_finite`."""
     blocks, ends = _blocks(A)
-    for row, place in zip(ends, dask.compute(*(dask.delayed(_first_not_finite)(block) for block in blocks)), strict=False):
+    for row, place in zip(ends, dask.compute(*(dask.delayed(tall.first_not_finite)(block) for block in blocks)), strict=False):
         if place is not None:
             raise tall.not_finite(row + place[0], *place[1:])
-
-
-def _first_not_finite(panel: Any) -> Any:
-    with panel._target.use():
-        return tall.first_not_finite(panel._canonical_csr(), panel._target.xp)
 
 
 def times(A: Any, x: np.ndarray, shift: Any) -> np.ndarray:

@@ -18,7 +18,6 @@ from ..array.base import SparseArray
 from ..array.transposed import TransposedArray
 from ..choice.construct import asarray
 from ..core import devices, extensions
-from ..core.tables import CSR
 from ..input import coercion, partition
 from . import operators
 
@@ -99,7 +98,7 @@ def refuse_not_finite(A: Any) -> None:
         return
     with device(A).use():
         for first, _, panel in panels(A):
-            place = first_not_finite(panel._canonical_csr(), device(A).xp)
+            place = first_not_finite(panel)
             if place is not None:
                 raise not_finite(first + place[0], *place[1:])
 
@@ -109,16 +108,18 @@ def not_finite(row: int, column: int, value: Any) -> ValueError:
     return ValueError(f"A must be finite; A[{row}, {column}] is {value}. Replace it, or use check_finite=False")
 
 
-def first_not_finite(csr: CSR, xp: Any) -> tuple[int, int, Any] | None:
-    """Row, column and value of the first entry that is nan or inf."""
-    if csr.data.dtype.kind not in "fc":
+def first_not_finite(panel: SparseArray) -> tuple[int, int, Any] | None:
+    """Row, column and value of the panel's first entry that is nan or inf."""
+    if panel.dtype.kind not in "fc":
         return None
-    wrong = xp.flatnonzero(~xp.isfinite(csr.data))
-    if not wrong.size:
-        return None
-    at = int(wrong[0])
-    row = int(xp.searchsorted(csr.indptr, wrong[:1], side="right")[0]) - 1
-    return row, int(csr.indices[at]), csr.data[at].item()
+    with panel._target.use():
+        csr, xp = panel._canonical_csr(), panel._target.xp
+        wrong = xp.flatnonzero(~xp.isfinite(csr.data))
+        if not wrong.size:
+            return None
+        at = int(wrong[0])
+        row = int(xp.searchsorted(csr.indptr, wrong[:1], side="right")[0]) - 1
+        return row, int(csr.indices[at]), csr.data[at].item()
 
 
 class Centred:
