@@ -8,7 +8,7 @@ whatever the number of workers, which hold neighbouring ones. One worker a GPU, 
 its own for each number. An iteration's time is the median that the solver measures, which leaves out placing and
 compiling. What comes out is checked: the residual is computed again from the stencil's definition, with NumPy, and the
 solutions of different numbers of workers are compared. ``--plain`` adds examples/cg_dask.py, CG written with dask
-arrays.
+arrays. ``--lose`` also kills a worker in the middle of a solve, and stops one: the error must name it in time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import argparse
 import json
 import logging
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -30,6 +32,7 @@ import cvrarray
 
 ROOT = Path(__file__).parents[2]
 DIAGONAL = 6.1  # 6 and a little: definite, with a condition number of about 120
+ALLOWANCE = 15  # seconds beyond the timeout within which the error of a lost worker must come
 # as asarray would choose
 FORMATS: dict = {"cvr": (cvrarray.CVRArray, {}), "bbcsr": (cvrarray.BBCSRArray, {"block_size": 1})}
 
@@ -193,6 +196,46 @@ def measure(n_workers: int, n: int, arguments: argparse.Namespace) -> tuple[dict
     }, x
 
 
+#: How ``--lose`` takes a worker away: its process dies, or answers no more.
+LOSSES = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}
+
+
+def lose(how: str, n_workers: int, n: int, arguments: argparse.Namespace) -> dict:
+    """How a solve that would not end by itself does when a worker is lost: seconds after the loss, and the error."""
+    from distributed import Client, wait
+
+    raised: list[BaseException] = []
+
+    def solve(A: da.Array, **limits: object) -> None:
+        try:
+            b = da.ones(n**3, chunks=(A.chunks[0],))
+            cvrarray.dask.cg(A, b, timeout=arguments.timeout, transport=arguments.transport, M=arguments.M, **limits)
+        except Exception as error:
+            raised.append(error)
+
+    with start(n_workers, arguments) as cluster, Client(cluster) as client:
+        client.wait_for_workers(n_workers, timeout=60)
+        A = stencil(client, n, arguments.panels, sorted(client.nthreads()), arguments.device, arguments.format)
+        wait(A)
+        solve(A, maxiter=2)  # compiles
+        address, pid = max(client.run(os.getpid).items())
+        # nobody looks at the residual
+        endless = threading.Thread(
+            target=solve, args=(A,), kwargs={"rtol": 0, "maxiter": 10**9, "check_every": 10**9}, daemon=True
+        )
+        endless.start()
+        time.sleep(5)
+        was_running, begin = endless.is_alive() and not raised, time.perf_counter()
+        os.kill(pid, LOSSES[how])
+        endless.join(arguments.timeout + 60)
+        seconds = time.perf_counter() - begin
+        if how == "stopped":
+            os.kill(pid, signal.SIGCONT)
+    text = f"{type(raised[0]).__name__}: {raised[0]}" if raised else "no error"
+    in_time = seconds < arguments.timeout + ALLOWANCE
+    return {"lost": how, "seconds": seconds, "error": text, "is_right": was_running and in_time and address in text}
+
+
 def plain_seconds(client, A: da.Array, b: da.Array, iterations: int = 5) -> tuple[float, float]:
     """Seconds and bytes of an iteration of the example's CG."""
     from distributed import wait
@@ -225,6 +268,8 @@ def main() -> int:
     parser.add_argument("--transport", default="auto", choices=["auto", "nccl", "host"])
     parser.add_argument("--twice", action="store_true", help="solve again, and compare bits")
     parser.add_argument("--plain", action="store_true", help="also CG in plain Dask")
+    parser.add_argument("--lose", action="store_true", help="also lose a worker of the last number in mid-solve")
+    parser.add_argument("--timeout", type=float, default=10, help="of the solves that lose a worker")
     parser.add_argument("--protocol", default="tcp")
     parser.add_argument("--dask-cuda", action="store_true")
     parser.add_argument("--json", type=Path)
@@ -235,7 +280,13 @@ def main() -> int:
     n = round((arguments.nonzeros / 7) ** (1 / 3))
     nonzeros = (7 * n - 6) * n * n
     print(f"{nonzeros / 1e6:.0f} M nonzeros, {n**3 / 1e6:.1f} M rows, {arguments.format}, {arguments.device}", flush=True)
-    rows, first, failed = [], None, 0
+    rows, losses, first, failed = [], [], None, 0
+
+    def report() -> None:
+        if arguments.json:
+            found = {"nonzeros": nonzeros, "rows": n**3, "runs": rows, "losses": losses}
+            arguments.json.write_text(json.dumps(found, indent=1))
+
     for n_workers in map(int, arguments.workers.split(",")):
         begin = time.perf_counter()
         try:
@@ -250,10 +301,14 @@ def main() -> int:
         row["speedup"] = rows[0]["seconds"] / row["seconds"]
         row["seconds_in_all"] = time.perf_counter() - begin
         print(line(row), flush=True)
-        if arguments.json:
-            arguments.json.write_text(json.dumps({"nonzeros": nonzeros, "rows": n**3, "runs": rows}, indent=1))
+        report()
         # the recurrence's residual and the true one part by rounding
         failed += not row["true_residual"] <= 2 * max(arguments.rtol, row["residual"]) or row["same_bits_twice"] is False
+    for how in LOSSES if arguments.lose else ():
+        losses.append(lose(how, n_workers, n, arguments))
+        failed += not losses[-1]["is_right"]
+        print(f"a worker {how}: after {losses[-1]['seconds']:.1f} s {losses[-1]['error']}", flush=True)
+        report()
     return 1 if failed else 0
 
 

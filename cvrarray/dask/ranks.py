@@ -134,7 +134,8 @@ class Part:
         return Answer(self.pieces(vector), value, max(0, len(self.seconds) - 1), residual, moved, seconds, self.transport.name)
 
     def tick(self) -> None:
-        """Note the time: once before the first iteration, and at the end of each."""
+        """Note the time: once before the first iteration, and at the end of each. The host is at most one ahead."""
+        self.arithmetic.pace(self.transport)
         self.seconds.append(time.perf_counter())
 
     def _place(self) -> None:
@@ -267,11 +268,12 @@ def cg(part: Part, known: dict[str, list[Any]], *options: Any) -> Answer:
             if precondition is None:
                 squares, my_square = new, my_new
             do.update_solution(old, curvature, p, q, x, r, my_square)
-            transport.gather(squares)
-            if precondition is not None:
+            if precondition is None:
+                transport.gather(new)
+            else:
                 precondition(r, z)
                 do.dot(r, z, my_new)
-                transport.gather(new)
+                transport.gather(squares, new)
             is_looked_at = iteration % check_every == 0 or iteration == maxiter
             numbers = do.read(curvature, squares) if is_looked_at else None
             do.update_direction(new, old, z, p)  # the GPU is busy with it while the host tests the numbers
@@ -339,8 +341,7 @@ def power_iteration(part: Part, known: dict[str, list[Any]], rtol: float, maxite
         part.product(q)
         do.dot(p, q, my_quotient)
         do.dot(q, q, my_square)
-        transport.gather(quotient)
-        transport.gather(squares)
+        transport.gather(quotient, squares)
         value, square = do.read(quotient, squares)(transport)
         part.tick()
         if not np.isfinite(square):

@@ -299,6 +299,7 @@ def _on_workers(
     (rows,) = job.rows
     held = _placed(client.who_has(panels), panels, rows)
     job = job._replace(addresses=tuple(held), rows=tuple(tuple(rows[k] for k in numbers) for numbers in held.values()))
+    seconds = 0.0  # after an error nobody waits for a worker that is stopped
     try:
         silent = _tell(client, mesh.prepare, job.token, held, max(job.timeout, LEAST_SILENCE))
         if silent:
@@ -316,9 +317,10 @@ def _on_workers(
                 parts[k] = client.submit(_part, task, position, key=(job.token, k), **_only(address))
         answer = client.submit(_without_parts, tasks[0], key=f"{job.token}-answer", **_only(job.addresses[0]))
         _finish(client, [*parts, answer], job.timeout)
+        seconds = mesh.FAREWELL
         return parts, answer.result()
     finally:
-        _tell(client, mesh.forget, job.token, _alive(client, job.addresses), mesh.FAREWELL)
+        _tell(client, mesh.forget, job.token, _alive(client, job.addresses), seconds)
 
 
 def _finish(client: Any, futures: list[Any], timeout: float) -> None:
@@ -440,7 +442,8 @@ def _wait(client: Any, tasks: list[Any], job: ranks.Job) -> None:
         silent = pulse.silent(alive)
         if deadline is None and (lost or silent or any(task.status not in ("pending", "finished") for task in tasks)):
             deadline = time.monotonic() + GRACE
-            _tell(client, mesh.forget, job.token, alive, mesh.FAREWELL)
+            _tell(client, mesh.forget, job.token, silent, 0)
+            _tell(client, mesh.forget, job.token, set(alive) - silent, mesh.FAREWELL)
         places = zip(tasks, job.addresses, strict=True)
         going = [task for task, address in places if task.status == "pending" and address not in lost | silent]
         if deadline is not None and (not going or time.monotonic() > deadline):

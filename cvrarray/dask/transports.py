@@ -21,6 +21,7 @@ from .mesh import Mesh
 Window = tuple[int, Any]  #: the other rank, and the contiguous piece of this rank's vector that it receives or sends
 
 PAUSE = 2e-5  #: seconds between two queries of a GPU that is not ready
+AWAKE = 2e-3  #: seconds before the first pause, which the system makes some 60 us longer: an iteration may be as short
 
 
 class NullTransport:
@@ -34,8 +35,8 @@ class NullTransport:
     def exchange(self) -> None:
         """Send and receive all windows, in place."""
 
-    def gather(self, scalars: Any) -> None:
-        """Fill ``scalars``, (n_ranks,) float64, of which each rank has set its own."""
+    def gather(self, *scalars: Any) -> None:
+        """Fill arrays (n_ranks,) float64, of which each rank has set its own number."""
 
     def gather_objects(self, value: Any) -> list[Any]:
         """The values of all ranks, in order of ranks."""
@@ -67,9 +68,11 @@ class HostTransport(NullTransport):
             for window, array in zip(self.receives[peer], arrays, strict=True):
                 _fill(window, array)
 
-    def gather(self, scalars: Any) -> None:
+    def gather(self, *scalars: Any) -> None:
         """See :class:`NullTransport`."""
-        _fill(scalars, np.array(self.mesh.gather(float(scalars[self.mesh.rank]))))
+        everyone = self.mesh.gather([float(numbers[self.mesh.rank]) for numbers in scalars])
+        for numbers, values in zip(scalars, zip(*everyone, strict=True), strict=True):
+            _fill(numbers, np.array(values))
 
     def gather_objects(self, value: Any) -> list[Any]:
         """See :class:`NullTransport`."""
@@ -102,11 +105,15 @@ class NcclTransport(HostTransport):
             self.comm.recv(_address(window), window.nbytes, byte, peer, stream)
         self.nccl.groupEnd()
 
-    def gather(self, scalars: Any) -> None:
+    def gather(self, *scalars: Any) -> None:
         """See :class:`NullTransport`."""
-        begin, size = _address(scalars), scalars.itemsize
-        own = begin + self.mesh.rank * size  # NCCL's condition for gathering in place
-        self.comm.allGather(own, begin, size, self.nccl.NCCL_INT8, _stream())
+        stream, byte = _stream(), self.nccl.NCCL_INT8
+        self.nccl.groupStart()  # one kernel for all
+        for numbers in scalars:
+            begin, size = _address(numbers), numbers.itemsize
+            own = begin + self.mesh.rank * size  # NCCL's condition for gathering in place
+            self.comm.allGather(own, begin, size, byte, stream)
+        self.nccl.groupEnd()
 
     def check(self) -> None:
         """See :class:`NullTransport`."""
@@ -196,6 +203,7 @@ def _fill(array: Any, values: np.ndarray) -> None:
 
 def wait_for_device(event: Any, transport: NullTransport) -> None:
     """Wait for a CUDA event; raises :class:`RankLost` if it will never come."""
+    begin = time.perf_counter()
     while not event.done:
         transport.check()
-        time.sleep(PAUSE)
+        time.sleep(0 if time.perf_counter() - begin < AWAKE else PAUSE)

@@ -67,6 +67,9 @@ class Vectors:
         values = [float(array.sum()) for array in scalars]
         return lambda transport: values
 
+    def pace(self, transport: NullTransport) -> None:
+        """Call it in each iteration: it waits until what was started before the last call is done."""
+
 
 class DeviceVectors(Vectors):
     """CuPy's, one kernel for each operation."""
@@ -75,7 +78,7 @@ class DeviceVectors(Vectors):
         super().__init__(device, dtype)
         self._partial = self.xp.empty(THREADS)
         self._rows = self.xp.empty(512)
-        self._event = self.xp.cuda.Event(disable_timing=True)
+        self._event, self._before, self._now = (self.xp.cuda.Event(disable_timing=True) for _ in range(3))
 
     def dot(self, x: Any, y: Any, out: Any) -> None:
         """See :class:`Vectors`."""
@@ -109,6 +112,12 @@ class DeviceVectors(Vectors):
             return [float(host.sum()) for host in hosts]
 
         return values
+
+    def pace(self, transport: NullTransport) -> None:
+        """See :class:`Vectors`. A launch that waits for room in a GPU's queue would never learn that a rank was lost."""
+        self._before, self._now = self._now, self._before
+        self._now.record()
+        wait_for_device(self._before, transport)
 
     def _sum(self, out: Any) -> None:
         self._partial.reshape(512, -1).sum(axis=1, out=self._rows)
