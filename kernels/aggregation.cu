@@ -1,8 +1,8 @@
 // Smoothed aggregation: aggregates of nodes, candidates by QR, and products of matrices that are sparse in dense blocks.
 //
 // A matrix has offsets ptr (n_rows + 1,), columns idx that ascend in each row, and blocks of height x width numbers in C
-// order. G neighbouring lanes share a row. All is in double precision, and every number has one writer, which adds its terms
-// in an order that the structure alone decides.
+// order. G neighbouring lanes share a row; more than a warp are a thread block. All is in double precision, and every number
+// has one writer, which adds its terms in an order that the structure alone decides.
 
 // the lanes that share a row
 template <int G>
@@ -14,7 +14,17 @@ struct Row {
     __device__ Row() {
         number = (blockIdx.x * (int64)blockDim.x + threadIdx.x) / G;
         lane = threadIdx.x % G;
-        lanes = (G == WARP ? FULL : (1u << G % WARP) - 1) << lane_id() / G * G;
+        lanes = G < WARP ? ((1u << G % WARP) - 1) << lane_id() / G * G : FULL;
+    }
+    __device__ int sum(int value) const {
+        for (int apart = G / 2; apart; apart /= 2) value += shuffle(value, lane_id() ^ apart, lanes);
+        return value;
+    }
+    __device__ void wait() const {
+        if (G > WARP)
+            __syncthreads();
+        else
+            __syncwarp(lanes);
     }
     __device__ uint64 most(uint64 value) const {
         for (int apart = G / 2; apart; apart /= 2) {
@@ -27,6 +37,19 @@ struct Row {
 
 [[maybe_unused]] constexpr uint64 UNDECIDED = 1, ROOT = ~0ull;
 
+// where a column lies in a row of n, or n at most where it is not there
+__device__ inline int64 place_of(int column, const int* row, int64 n) {
+    int64 low = 0, high = n;
+    while (low < high) {
+        const int64 middle = (low + high) / 2;
+        if (row[middle] < column)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 // the square of a block's Frobenius norm; products are rounded before they are added, as on a CPU: strong connections must be
 // the same
 __device__ inline double square_of(const double* block, int size) {
@@ -38,13 +61,15 @@ __device__ inline double square_of(const double* block, int size) {
 // aggregation_norms: the Frobenius norm of the block of each row on the diagonal
 //
 // mapping   a thread a row
-// traffic   8 bytes a row, and the block
+// traffic   8 bytes a row, the block, and the columns on the way to it
 // requires  every row has one
 // races     none
 [[maybe_unused]] __global__ void aggregation_norms(
-    const int64* on_diagonal, const double* data, int64 n_rows, int size, double* norms) {
+    const int64* indptr, const int* indices, const double* data, int64 n_rows, int size, double* norms) {
     const int64 i = blockIdx.x * (int64)blockDim.x + threadIdx.x;
-    if (i < n_rows) norms[i] = __dsqrt_rn(square_of(data + on_diagonal[i] * size, size));
+    if (i >= n_rows) return;
+    const int64 own = indptr[i] + place_of(i, indices + indptr[i], indptr[i + 1] - indptr[i]);
+    norms[i] = __dsqrt_rn(square_of(data + own * size, size));
 }
 
 // aggregation_strong: how many strong connections each row has, in ptr[row + 1]; or, with FILL, these, from idx[ptr[row]] on
@@ -74,59 +99,50 @@ __global__ void aggregation_strong(
     if (!FILL) ptr[i + 1] = at;
 }
 
-// aggregation_keys: a hash of node and round where a node is not decided, else its state. SplitMix64's finalizer: Steele, Lea
-// and Flood 2014.
-//
-// mapping   a thread a node
-// traffic   16 bytes a node
-// races     none
-[[maybe_unused]] __global__ void aggregation_keys(const uint64* state, int64 n, uint64 round, uint64* key) {
-    const int64 i = blockIdx.x * (int64)blockDim.x + threadIdx.x;
-    if (i >= n) return;
-    if (state[i] != UNDECIDED) {
-        key[i] = state[i];
-        return;
-    }
+// of a node in a round: a hash where it is not decided, else its state. SplitMix64's finalizer: Steele, Lea and Flood 2014
+__device__ inline uint64 key_of(const uint64* state, int64 i, uint64 round) {
+    if (state[i] != UNDECIDED) return state[i];
     uint64 x = i + (round + 1) * 0x9E3779B97F4A7C15ull;
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9ull;
     x = (x ^ x >> 27) * 0x94D049BB133111EBull;
-    key[i] = (x ^ x >> 31) >> 33 << 32 | (uint64)i + 2;
+    return (x ^ x >> 31) >> 33 << 32 | (uint64)i + 2;
 }
 
 // aggregation_spread: near[i] = the largest key of node i and its neighbours
 // aggregation_decide: a node that is not decided becomes a root where its key is the largest within two edges, and none where a
-// root is that near; *left = 1 if some node stays undecided
+// root is that near; *last = round + 1 if some node stays undecided
 //
 // mapping   G lanes a node
-// traffic   4 bytes an edge, and the neighbours' keys, which caches may hold
-// requires  *left is zeroed by the host; near is 0 in the first round
-// races     none: the keys are read, and each node's own number is written; *left gets 1 from whoever writes
+// traffic   4 bytes an edge, and the neighbours' states, which caches may hold
+// requires  near and *last are 0 in the first round
+// races     none: spread reads states and decide writes each node's own; *last gets one number from whoever writes
 template <int G>
-__global__ void aggregation_spread(const int64* ptr, const int* idx, int64 n, const uint64* key, uint64* near) {
+__global__ void aggregation_spread(
+    const int64* ptr, const int* idx, int64 n, uint64 round, const uint64* state, uint64* near) {
     const Row<G> row;
     const int64 i = row.number;
     if (i >= n || near[i] == ROOT) return;  // that neighbour is a root for ever
-    uint64 most = key[i];
-    for (int64 k = ptr[i] + row.lane; k < ptr[i + 1]; k += G) most = max(most, key[idx[k]]);
+    uint64 most = key_of(state, i, round);
+    for (int64 k = ptr[i] + row.lane; k < ptr[i + 1]; k += G) most = max(most, key_of(state, idx[k], round));
     most = row.most(most);
     if (row.lane == 0) near[i] = most;
 }
 template <int G>
 __global__ void aggregation_decide(
-    const int64* ptr, const int* idx, int64 n, const uint64* key, const uint64* near, uint64* state, int* left) {
+    const int64* ptr, const int* idx, int64 n, uint64 round, const uint64* near, uint64* state, int* last) {
     const Row<G> row;
     const int64 i = row.number;
-    if (i >= n || key[i] <= UNDECIDED || key[i] == ROOT) return;
+    if (i >= n || state[i] != UNDECIDED) return;
     uint64 most = near[i];
     for (int64 k = ptr[i] + row.lane; k < ptr[i + 1]; k += G) most = max(most, near[idx[k]]);
     most = row.most(most);
     if (row.lane) return;
-    if (most == key[i])
+    if (most == key_of(state, i, round))
         state[i] = ROOT;
     else if (most == ROOT)
         state[i] = 0;
     else
-        *left = 1;
+        *last = round + 1;
 }
 
 // aggregation_join: nodes without a label get that of their first neighbour that has one; with weights, of the one with the
@@ -190,25 +206,26 @@ __global__ void aggregation_join(
 // aggregation_columns: how many columns each row of a product of two matrices has, in ptr[row + 1]; or, with FILL, these
 // columns, ascending, from idx[ptr[row]] on. *full = 1 where a row has more columns than its table holds
 //
-// mapping   a warp a row; a lane takes an entry of the row of a, and enters the columns of that row of b into a hash table in
+// mapping   G lanes a row; a lane takes an entry of the row of a, and enters the columns of that row of b into a hash table in
 //           shared memory. With FILL entries are packed, and each is written where its rank is
 // traffic   4 bytes an entry of a and a term, which caches hold; 4 bytes a column that is written
-// requires  SIZE, a power of 2 and a multiple of 32; *full is zeroed by the host
+// requires  G, at most a warp, divides SIZE, a power of 2; *full is zeroed by the host
 // races     none: the table's slots are claimed by compare-and-swap, and what is in it in the end does not depend on who came
 //           first; __syncwarp stands between writing and reading
-template <bool FILL, int SIZE, int THREADS>
+template <bool FILL, int G, int SIZE, int THREADS>
 __global__ void aggregation_columns(
     const int64* a_ptr, const int* a_idx, const int64* b_ptr, const int* b_idx, int64 n_rows, int64* ptr, int* idx,
     int64* full) {
-    __shared__ int tables[THREADS / WARP][SIZE], lists[FILL ? THREADS / WARP : 1][SIZE];
-    const int64 row = warp_id();
-    if (row >= n_rows) return;
-    int* table = tables[threadIdx.x / WARP];
-    for (int s = lane_id(); s < SIZE; s += WARP) table[s] = -1;
-    __syncwarp();
+    __shared__ int tables[THREADS / G][SIZE], lists[FILL ? THREADS / G : 1][SIZE];
+    const Row<G> row;
+    const int64 i = row.number;
+    if (i >= n_rows) return;
+    int* table = tables[threadIdx.x / G];
+    for (int s = row.lane; s < SIZE; s += G) table[s] = -1;
+    __syncwarp(row.lanes);
     int entered = 0;
     bool is_full = false;
-    for (int64 k = a_ptr[row] + lane_id(); k < a_ptr[row + 1] && !is_full; k += WARP) {
+    for (int64 k = a_ptr[i] + row.lane; k < a_ptr[i + 1] && !is_full; k += G) {
         const int64 end = b_ptr[a_idx[k] + 1];
         for (int64 t = b_ptr[a_idx[k]]; t < end && !is_full; ++t) {
             const int column = b_idx[t];
@@ -227,29 +244,29 @@ __global__ void aggregation_columns(
             }
         }
     }
-    __syncwarp();
-    if (__any_sync(FULL, is_full)) {
-        if (lane_id() == 0) *full = 1;
+    __syncwarp(row.lanes);
+    if (__any_sync(row.lanes, is_full)) {
+        if (row.lane == 0) *full = 1;
         return;
     }
     if (!FILL) {
-        const int n = warp_sum(entered);
-        if (lane_id() == 0) ptr[row + 1] = n;
+        const int n = row.sum(entered);
+        if (row.lane == 0) ptr[i + 1] = n;
         return;
     }
-    int* list = lists[FILL ? threadIdx.x / WARP : 0];
+    int* list = lists[FILL ? threadIdx.x / G : 0];
     int n = 0;
-    for (int s = lane_id(); s < SIZE; s += WARP) {
+    for (int s = row.lane; s < SIZE; s += G) {
         const int column = table[s];
-        const unsigned taken = __ballot_sync(FULL, column >= 0);
+        const unsigned taken = __ballot_sync(row.lanes, column >= 0);
         if (column >= 0) list[n + __popc(taken & ((1u << lane_id()) - 1))] = column;
         n += __popc(taken);
     }
-    __syncwarp();
-    for (int e = lane_id(); e < n; e += WARP) {
+    __syncwarp(row.lanes);
+    for (int e = row.lane; e < n; e += G) {
         int rank = 0;
         for (int other = 0; other < n; ++other) rank += list[other] < list[e];
-        idx[ptr[row] + rank] = list[e];
+        idx[ptr[i] + rank] = list[e];
     }
 }
 
@@ -278,43 +295,41 @@ __global__ void aggregation_expand(
 //           row of b: a lane finds the column's place by bisection and adds to it
 // traffic   a once; rows of b as often as columns of a name them; the row of the product stays in L1
 // requires  every term has a place
-// races     none: columns of a row of b differ, so lanes add to different numbers; __syncwarp stands between entries of a
+// races     none: columns of a row of b differ, so lanes add to different numbers, and wait between entries of a
 template <int G, bool SCALAR>
 __global__ void aggregation_multiply(
     const int64* a_ptr, const int* a_idx, const double* a, const int64* b_ptr, const int* b_idx, const double* b,
     const int64* ptr, const int* idx, int64 n_rows, int height, int depth, int width, double* out) {
     const Row<G> row;
     if (row.number >= n_rows) return;
-    const int size = SCALAR ? 1 : height * width;
+    const int size = SCALAR ? 1 : height * width, ahead = G / size, rest = G % size;
     const int64 begin = ptr[row.number], n = ptr[row.number + 1] - begin, a_end = a_ptr[row.number + 1];
     const int* own = idx + begin;
     double* sums = out + begin * size;
     for (int64 q = row.lane; q < n * size; q += G) sums[q] = 0;
-    __syncwarp(row.lanes);
+    row.wait();
     for (int64 k = a_ptr[row.number]; k < a_end; ++k) {
-        const int64 from = b_ptr[a_idx[k]], n_terms = (b_ptr[a_idx[k] + 1] - from) * size;
-        for (int64 q = row.lane; q < n_terms; q += G) {
-            const int64 t = SCALAR ? q : q / size;
-            const int within = SCALAR ? 0 : q % size, column = b_idx[from + t];
-            int64 low = 0, high = n - 1;
-            while (low < high) {
-                const int64 middle = (low + high) / 2;
-                if (own[middle] < column)
-                    low = middle + 1;
-                else
-                    high = middle;
-            }
+        const int64 end = b_ptr[a_idx[k] + 1];
+        int64 t = b_ptr[a_idx[k]] + row.lane / size;
+        for (int within = row.lane % size; t < end;) {
+            const int64 at = place_of(b_idx[t], own, n - 1);
             if (SCALAR) {
-                sums[low] = mac(a[k], b[from + t], sums[low]);
+                sums[at] = mac(a[k], b[t], sums[at]);
             } else {
                 const double* left = a + (k * height + within / width) * depth;
-                const double* right = b + (from + t) * depth * width + within % width;
-                double sum = sums[low * size + within];
+                const double* right = b + t * depth * width + within % width;
+                double sum = sums[at * size + within];
                 for (int m = 0; m < depth; ++m) sum = mac(left[m], right[m * width], sum);
-                sums[low * size + within] = sum;
+                sums[at * size + within] = sum;
+            }
+            t += ahead;  // the number G further, without a division
+            within += rest;
+            if (within >= size) {
+                within -= size;
+                ++t;
             }
         }
-        __syncwarp(row.lanes);
+        row.wait();
     }
 }
 

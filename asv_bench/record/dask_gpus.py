@@ -166,7 +166,8 @@ def measure(n_workers: int, n: int, arguments: argparse.Namespace) -> tuple[dict
         ]
         product = max(client.gather(products))
         b = da.arange(n**3, chunks=(A.chunks[0],)) % 7 + 1
-        options = {"rtol": arguments.rtol, "maxiter": arguments.iterations, "transport": arguments.transport, "M": arguments.M}
+        options = {"rtol": arguments.rtol, "maxiter": arguments.iterations, "check_every": arguments.check_every}
+        options |= {"transport": arguments.transport, "M": arguments.M}
         begin = time.perf_counter()
         found = cvrarray.dask.cg(A, b, **options)
         whole = time.perf_counter() - begin
@@ -265,6 +266,7 @@ def main() -> int:
     parser.add_argument("--rtol", type=float, default=1e-8)
     parser.add_argument("--M", choices=["jacobi", "block_jacobi", "multigrid"], help="the preconditioner. Default: none")
     parser.add_argument("--iterations", type=int, default=300, help="at most")
+    parser.add_argument("--check-every", type=int, default=1, help="iterations from one look at the residual to the next")
     parser.add_argument("--transport", default="auto", choices=["auto", "nccl", "host"])
     parser.add_argument("--twice", action="store_true", help="solve again, and compare bits")
     parser.add_argument("--plain", action="store_true", help="also CG in plain Dask")

@@ -129,16 +129,18 @@ class Hierarchy:
     def made(self, A: Any, old: list[Level] | None = None) -> Made:
         """The levels for these values; `old` are those of others in the same structure, if any were made before."""
         options, candidates, kernels, phase = self.options, self._candidates, _kernels(self.device), self._phase
+        xp = self.device.xp
         levels: list[Level] = []
         sizes: list[tuple[int, int, int]] = []
         seconds: dict[str, float] = {}
+        finer: Any = None  # of each coarse unknown: the size of diagonals on the level above
         with phase(seconds, "blocks"):
             fine, array = self._of_array(A), A if A.dtype == options.dtype else A.astype(options.dtype)
         while True:
             k, (n, height) = len(levels), (fine.ptr.size - 1, fine.data.shape[1])
             sizes.append((n * height, fine.data.size if k else A.nnz, height))
             with phase(seconds, "smoothers"):
-                diagonal = self._diagonal(fine, k)
+                diagonal = self._diagonal(fine, k, finer)
             if k == len(self._coarsenings) if old is not None else n * height <= options.max_coarse:
                 break
             with phase(seconds, "arrays"):
@@ -165,7 +167,7 @@ class Hierarchy:
             how = self._coarsenings[k]
             with phase(seconds, "products"):
                 P, R, coarse = _values(kernels, fine, how, OMEGA / largest, diagonal, self._on_diagonal[k])
-                self._fill_empty(coarse, how, diagonal, k + 1)
+                finer = reduce(xp.maximum, diagonal[how.of_root].T)[:, None]
             with phase(seconds, "arrays"):
                 P = self._array(P, how.n_coarse * P.data.shape[2], old and old[k].P)
                 R = self._array(R, n * height, old and old[k].R)
@@ -207,35 +209,28 @@ class Hierarchy:
         indptr, indices = (ptr, idx) if is_scalar else kernels.entries_structure(ptr, idx, *data.shape[1:])
         return asarray(CSR(indptr, indices, values, (indptr.size - 1, n_cols)), device=str(self.device))
 
-    def _diagonal(self, fine: Blocked, k: int) -> Any:
-        """(n, height), positive."""
-        xp = self.device.xp
+    def _diagonal(self, fine: Blocked, k: int, finer: Any) -> Any:
+        """(n, height), positive. Coarse unknowns without energy get the diagonal `finer` (n, 1): nothing is restricted to them
+        that an equation could use.
+        """
+        xp, (n_blocks, height, _) = self.device.xp, fine.data.shape
         if k == len(self._on_diagonal):
             self._on_diagonal.append(_kernels(self.device).on_diagonal(fine.ptr, fine.idx))
-        places, within = self._on_diagonal[k][:, None], xp.arange(fine.data.shape[1])
-        diagonal = fine.data[places, within, within] if fine.idx.size else xp.zeros((len(places), within.size))
-        diagonal = xp.where(places >= 0, diagonal, 0)
+        places, numbers = self._on_diagonal[k], fine.data.reshape(n_blocks, height**2)[:, :: height + 1]
+        own = xp.where(places[:, None] >= 0, numbers[places], 0.0) if n_blocks else xp.zeros((places.size, height))
+        if finer is not None:
+            own = xp.where(own <= NOTHING * finer, finer, own)
+            numbers[places] = own
         dtype = self.options.dtype
         tiny = TINY[dtype.name]
-        bad = xp.flatnonzero(~((diagonal.reshape(-1) > tiny) & (diagonal.reshape(-1) < 1 / tiny)))
-        if bad.size:
-            row, of = int(bad[0]), "A" if k == 0 else f"the matrix of level {k}"
-            value = float(diagonal.reshape(-1)[row])
+        is_within = (own > tiny) & (own < 1 / tiny)
+        if not bool(is_within.all()):
+            row, of = int(xp.flatnonzero(~is_within)[0]), "A" if k == 0 else f"the matrix of level {k}"
             raise ValueError(
                 f"multigrid needs a positive definite A, whose diagonal lies between {tiny} and {1 / tiny:g} for levels of "
-                f"{dtype}; entry [{row}, {row}] of {of} is {value}. Use minres, or jacobi, or scale A"
+                f"{dtype}; entry [{row}, {row}] of {of} is {float(own.reshape(-1)[row])}. Use minres, or jacobi, or scale A"
             )
-        return diagonal
-
-    def _fill_empty(self, coarse: Blocked, how: Coarsening, diagonal: Any, k: int) -> None:
-        """Give coarse unknowns without energy a diagonal: nothing is restricted to them that an equation could use."""
-        xp, within = self.device.xp, self.device.xp.arange(coarse.data.shape[1])
-        if k == len(self._on_diagonal):
-            self._on_diagonal.append(_kernels(self.device).on_diagonal(coarse.ptr, coarse.idx))
-        places = self._on_diagonal[k][:, None]
-        size = reduce(xp.maximum, diagonal[how.of_root].T)[:, None]
-        own = coarse.data[places, within, within]
-        coarse.data[places, within, within] = xp.where(own <= NOTHING * size, size, own)
+        return own
 
     def _inverse(self, last: Blocked, k: int) -> Any:
         """The coarsest matrix's inverse."""
@@ -281,8 +276,9 @@ def inverted(dense: np.ndarray, dtype: np.dtype, device: devices.Device, may_be_
         inverse = inverse.astype(dtype)
     if not np.isfinite(inverse).all():
         raise ValueError(f"the inverse of the coarsest level is too large for {dtype}. Scale A, or use dtype='float64'")
-    # its product takes no memory, BLAS's may
-    return BBCSRArray(inverse, block_size=1, device=str(device))
+    n, xp, values = len(inverse), device.xp, devices.move(inverse.reshape(-1), device)
+    csr = CSR(xp.arange(0, n * n + 1, max(n, 1)), xp.tile(xp.arange(n, dtype=np.int32), n), values, (n, n))
+    return BBCSRArray(csr, block_size=1)  # its product takes no memory, BLAS's may
 
 
 def _kernels(device: devices.Device) -> ModuleType:
@@ -303,23 +299,22 @@ def _coarsening(
     near = candidates.reshape(-1)
     basis, candidates, of_root = kernels.tentative(aggregate, n_coarse, candidates)
     has_one = aggregate >= 0
-    t_ptr = xp.zeros(aggregate.size + 1, np.int64)
+    t_ptr, kept = xp.zeros(aggregate.size + 1, np.int64), xp.flatnonzero(has_one)
     t_ptr[1:] = xp.cumsum(has_one)
-    T = Blocked(t_ptr, aggregate[has_one], basis[has_one])
+    T = Blocked(t_ptr, aggregate[kept], basis[kept])
     P = kernels.product_structure(*(strong or fine[:2]), T.ptr, T.idx, n_coarse)
     R = kernels.transposed(*P, n_coarse)
-    _require_sparse(fine[:2], P, n_coarse, most)
+    _require_sparse(kernels.n_terms(fine.idx, P[0]), aggregate.size, n_coarse, most)
     AP = kernels.product_structure(fine.ptr, fine.idx, *P, n_coarse, ascends=False)  # on a CPU nobody needs that
-    _require_sparse(R[:2], AP, n_coarse, most)
+    _require_sparse(kernels.n_terms(R[1], AP[0]), n_coarse, n_coarse, most)
     coarse = kernels.product_structure(*R[:2], *AP, n_coarse)
     strong = strong and (*strong, kernels.on_diagonal(*strong), near)
     return Coarsening(aggregate, basis, n_coarse, strong, T, P, R, AP, coarse, of_root), candidates
 
 
-def _require_sparse(a: tuple[Any, Any], b: tuple[Any, Any], n_cols: int, most: int) -> None:
+def _require_sparse(n_terms: int, n_rows: int, n_cols: int, most: int) -> None:
     """ValueError where a product may have more than so many blocks: it would take the memory, and the time."""
-    (a_ptr, a_idx), (b_ptr, _) = a, b
-    n_blocks = min(int(devices.of(b_ptr).xp.diff(b_ptr)[a_idx].sum()), (a_ptr.size - 1) * n_cols)
+    n_blocks = min(n_terms, n_rows * n_cols)
     if n_blocks > most:
         raise ValueError(
             f"coarser levels of A are not sparse: a product may have {n_blocks:,} blocks, of at most {most:,}. Rows with "

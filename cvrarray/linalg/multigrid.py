@@ -20,7 +20,7 @@ from ..core import devices
 from . import operators
 from .aggregation import MOST_DENSE, Hierarchy, Level, Made, Options, inverted
 from .arguments import real
-from .preconditioners import Chebyshev, Preconditioner, Workspace, precision, scattered
+from .preconditioners import Chebyshev, Preconditioner, Workspace, precision, vectors_of
 
 #: Of Chebyshev's smoother: the part of the spectrum that the coarser levels do not see. Damped Jacobi is its step of
 #: degree 1 where that is 2: a weight of 4/3 over the largest eigenvalue.
@@ -254,7 +254,7 @@ def _checked(A: Any, target: devices.Device) -> Any:
     )
     if not n:
         return A
-    x, y = (scattered(n, target, seed) for seed in (1, 2))
+    x, y = vectors_of(target).scattered(2 * n).reshape(2, n)
     with np.errstate(all="ignore"):
         Ax, Ay = A @ x, A @ y
         numbers = xp.stack([abs(xp.vdot(y, Ax) - xp.vdot(x, Ay)), abs(Ax).max(), abs(Ay).max()])

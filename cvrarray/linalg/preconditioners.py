@@ -8,6 +8,7 @@ at once.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, Self
 
 import numpy as np
@@ -21,7 +22,7 @@ from . import operators
 from .system import Lanes
 
 #: Steps of the Lanczos iteration that bounds the largest eigenvalue.
-LANCZOS_STEPS = 12
+LANCZOS_STEPS = 6
 
 
 class Preconditioner:
@@ -335,11 +336,7 @@ class Chebyshev(Preconditioner):
         """``d = old d + new D^-1 (b - product); x += d``, in one kernel, which takes no memory."""
         key = (b.shape[1:], b.dtype)
         if key not in self._kernels:
-            if self.device.kind == "cpu":
-                from .cpu.vectors import chebyshev_turn
-            else:
-                from .gpu.vectors import chebyshev_turn
-            self._kernels[key] = chebyshev_turn(self.inverse_diagonal, b)
+            self._kernels[key] = vectors_of(self.device).chebyshev_turn(self.inverse_diagonal, b)
         found: Callable[..., None] = self._kernels[key]
         return found
 
@@ -374,15 +371,11 @@ def spectrum(A: Any, inverse: Any, device: devices.Device) -> tuple[float, float
     xp, n = device.xp, A.shape[0]
     if n == 0:
         return 1.0, 1.0
-    if device.kind == "cpu":
-        from .cpu.vectors import lanczos
-    else:
-        from .gpu.vectors import lanczos
-    dtype, steps = operators.vector_dtype(A.dtype), min(LANCZOS_STEPS, n)
-    x = scattered(n, device).astype(dtype)
+    vectors, dtype, steps = vectors_of(device), operators.vector_dtype(A.dtype), min(LANCZOS_STEPS, n)
+    x = vectors.scattered(n).astype(dtype)
     with np.errstate(all="ignore"):  # nan is told below
         root = xp.sqrt(abs(inverse)).astype(dtype.type(0).real.dtype)
-        alphas, betas = lanczos(lambda x, out: operators.multiply(A, x, out), root, x, steps).T
+        alphas, betas = vectors.lanczos(lambda x, out: operators.multiply(A, x, out), root, x, steps).T
     ends = np.flatnonzero(~(betas > np.finfo(dtype).eps * abs(alphas)))
     n = int(ends[0]) + 1 if ends.size else alphas.size
     if not np.isfinite([alphas[:n], betas[:n]]).all():
@@ -392,13 +385,15 @@ def spectrum(A: Any, inverse: Any, device: devices.Device) -> tuple[float, float
     return largest, largest + float(betas[n - 1])
 
 
-def scattered(n: int, device: devices.Device, seed: int = 0) -> Any:
-    """(n,) float64 in [-1, 1), the same in every run: SplitMix64 (Steele, Lea, Flood 2014) of the places."""
-    xp = device.xp
-    x = xp.arange(1 + seed * n, 1 + (seed + 1) * n, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
-    return (x >> np.uint64(11)) * 2.0**-52 - 1
+def vectors_of(device: devices.Device) -> ModuleType:
+    """The arithmetic of vectors on a device."""
+    if device.kind == "cpu":
+        from .cpu import vectors
+
+        return vectors
+    from .gpu import vectors as on_gpu
+
+    return on_gpu
 
 
 def jacobi(A: Any) -> Jacobi:

@@ -275,6 +275,11 @@ def _orthonormal(first, last, ptr, order, candidates, basis, factor):
                     basis[order[m], r, c] *= scale
 
 
+def n_terms(a_idx, b_ptr):
+    """How many products of blocks a product of two matrices is the sum of."""
+    return int(np.diff(b_ptr)[a_idx].sum())
+
+
 def product_structure(a_ptr, a_idx, b_ptr, b_idx, n_cols, ascends=True):
     """``indptr`` and ``indices`` of the product of two matrices; columns ascend where that is asked for."""
     terms = np.zeros(a_ptr.size, np.int64)  # before each row

@@ -315,6 +315,15 @@ def _unit(first, last, rows, beta, root, product, x, scaled):
             other[i] = scale[i] * new
 
 
+def scattered(n: int) -> np.ndarray:
+    """(n,) float64 in [-1, 1), the same in every run: SplitMix64 (Steele, Lea, Flood 2014) of the places."""
+    x = np.arange(1, 1 + n, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+    numbers: np.ndarray = (x >> np.uint64(11)) * 2.0**-52 - 1
+    return numbers
+
+
 def lanczos(multiply: Callable[[Any, Any], Any], root: np.ndarray, x: np.ndarray, steps: int) -> np.ndarray:
     """(steps, 2) the diagonal, and beside it, of Lanczos' tridiagonal matrix for ``root A root``, from x on, which is
     overwritten; ``multiply(x, out)`` is by A. What follows a 0 beside the diagonal means nothing.

@@ -14,12 +14,15 @@ from cvrarray.gpu.launches import NULL, blocks
 from cvrarray.gpu.sparse_product import panels
 
 BLOCK = 256
-LANES = 8  # of a node of a graph
-WIDE = (4, 8, 16, 32)  # lanes of a row of a product
+LANES = 8  # of a row, or of an entry of a matrix that is multiplied
+OF_NODE = (2, LANES)  # lanes of a node of a graph: few where it has few edges
 WARP = 32
+WIDE = (4, 8, 16, WARP)  # lanes of a row of a product
+WIDE_OF_BLOCKS = (WARP, 128)
+ROUNDS = 2  # of decisions, before the host looks whether all are made
 ROOT = np.uint64(2**64 - 1)
-#: Columns of a row of a product that a warp's table in shared memory holds: a power of 2.
-MOST_COLUMNS = 512
+#: Lanes of a row of a product, and how many columns their table in shared memory holds: most rows are short.
+TABLES = ((8, 64), (WARP, 512))
 #: Columns whose length after the others are taken out is less than this part of what it was depend on these.
 DEPENDENT = 1e-10
 #: Terms of a product whose places are sorted together: each takes some 30 bytes meanwhile.
@@ -27,22 +30,34 @@ MOST_TERMS = 1 << 28
 
 NORMS = Kernel("aggregation", "aggregation_norms")
 STRONG = Kernel("aggregation", "aggregation_strong", [(False,), (True,)])
-KEYS = Kernel("aggregation", "aggregation_keys")
-SPREAD = Kernel("aggregation", "aggregation_spread", [()], lambda: (LANES,))
-DECIDE = Kernel("aggregation", "aggregation_decide", [()], lambda: (LANES,))
+SPREAD = Kernel("aggregation", "aggregation_spread", [(lanes,) for lanes in OF_NODE])
+DECIDE = Kernel("aggregation", "aggregation_decide", [(lanes,) for lanes in OF_NODE])
 JOIN = Kernel("aggregation", "aggregation_join", [(False,), (True,)])
 ORTHONORMAL = Kernel("aggregation", "aggregation_orthonormal")
-COLUMNS = Kernel("aggregation", "aggregation_columns", [(False,), (True,)], lambda fill: (fill, MOST_COLUMNS, BLOCK))
+COLUMNS = Kernel(
+    "aggregation",
+    "aggregation_columns",
+    [(fill, *table) for fill in (False, True) for table in TABLES],
+    lambda fill, lanes, size: (fill, lanes, size, BLOCK),
+)
 EXPAND = Kernel("aggregation", "aggregation_expand", [()], lambda: (LANES,))
-MULTIPLY = Kernel("aggregation", "aggregation_multiply", [(lanes, True) for lanes in WIDE] + [(32, False)])
+MULTIPLY = Kernel(
+    "aggregation",
+    "aggregation_multiply",
+    [(lanes, True) for lanes in WIDE] + [(lanes, False) for lanes in WIDE_OF_BLOCKS],
+)
 FILTER = Kernel("aggregation", "aggregation_filter")
 SMOOTH = Kernel("aggregation", "aggregation_smooth", [()], lambda: (LANES,))
 ENTRIES = Kernel("aggregation", "aggregation_entries", [(False,), (True,)])
+TERMS = cupy.ReductionKernel(
+    "int32 j, raw int64 ptr", "int64 n", "ptr[j + 1] - ptr[j]", "a + b", "n = a", "0", "cvrarray_aggregation_terms"
+)
 
 
 def _each(n: int, lanes: int = 1) -> tuple[tuple[int], tuple[int]]:
     """Grid and block of so many lanes for each of n."""
-    return blocks(int(n) * lanes, BLOCK), (BLOCK,)
+    block = BLOCK if lanes <= WARP else lanes
+    return blocks(int(n) * lanes, block), (block,)
 
 
 def on_diagonal(indptr, indices):
@@ -58,7 +73,7 @@ def strength(indptr, indices, data, theta, by_row=False):
     """
     n, size = np.int64(indptr.size - 1), np.int32(data.shape[1] * data.shape[2])
     norms, counts = cupy.empty(indptr.size - 1), cupy.zeros(indptr.size, np.int64)
-    NORMS()(*_each(n), (on_diagonal(indptr, indices), data, n, size, norms))
+    NORMS()(*_each(n), (indptr, indices, data, n, size, norms))
     args = indptr, indices, data, n, size, norms, np.float64(theta), np.int32(by_row)
     STRONG(False)(*_each(n), (*args, counts, NULL, NULL))
     ptr = cupy.cumsum(counts)
@@ -83,13 +98,15 @@ def aggregate(ptr, idx, weight):
     """
     n = ptr.size - 1
     state = (cupy.diff(ptr) > 1).astype(np.uint64)
-    key, near, number, left = cupy.empty(n, np.uint64), cupy.zeros(n, np.uint64), 0, cupy.ones(1, np.int32)
-    while int(left[0]):
-        left.fill(0)
-        KEYS()(*_each(n), (state, np.int64(n), np.uint64(number), key))
-        SPREAD()(*_each(n, LANES), (ptr, idx, np.int64(n), key, near))
-        DECIDE()(*_each(n, LANES), (ptr, idx, np.int64(n), key, near, state, left))
-        number += 1
+    near, number, last = cupy.zeros(n, np.uint64), 0, cupy.zeros(1, np.int32)
+    lanes = OF_NODE[idx.size >= 2 * LANES * n]
+    launch = _each(n, lanes)
+    while number == 0 or int(last[0]) == number:
+        for _ in range(ROUNDS):
+            graph = ptr, idx, np.int64(n), np.uint64(number)
+            SPREAD(lanes)(*launch, (*graph, state, near))
+            DECIDE(lanes)(*launch, (*graph, near, state, last))
+            number += 1
     root = cupy.flatnonzero(state == ROOT)
     label, found = cupy.full(n, -1, np.int32), cupy.empty(n, np.int32)
     label[root] = cupy.arange(root.size, dtype=np.int32)
@@ -111,18 +128,26 @@ def tentative(aggregate, n, candidates):
     return basis, factor, order[ptr[:-1]]
 
 
+def n_terms(a_idx, b_ptr):
+    """How many products of blocks a product of two matrices is the sum of."""
+    return int(TERMS(a_idx, b_ptr))
+
+
 def product_structure(a_ptr, a_idx, b_ptr, b_idx, n_cols, ascends=True):
     """``indptr`` and ``indices`` of the product of two matrices."""
     n_rows, counts, full = a_ptr.size - 1, cupy.zeros(a_ptr.size, np.int64), cupy.zeros(1, np.int64)
     args = a_ptr, a_idx, b_ptr, b_idx, np.int64(n_rows)
-    COLUMNS(False)(*_each(n_rows, WARP), (*args, counts, NULL, full))
-    ptr = cupy.cumsum(counts)
-    n, is_full = cupy.concatenate([ptr[-1:], full]).get().tolist()
-    if is_full:
-        return _sorted_structure(a_ptr, a_idx, b_ptr, b_idx, n_cols)
-    idx = cupy.empty(n, np.int32)
-    COLUMNS(True)(*_each(n_rows, WARP), (*args, ptr, idx, full))
-    return ptr, idx
+    for table in TABLES:
+        full.fill(0)
+        launch = _each(n_rows, table[0])
+        COLUMNS(False, *table)(*launch, (*args, counts, NULL, full))
+        ptr = cupy.cumsum(counts)
+        n, is_full = cupy.concatenate([ptr[-1:], full]).get().tolist()
+        if not is_full:
+            idx = cupy.empty(n, np.int32)
+            COLUMNS(True, *table)(*launch, (*args, ptr, idx, full))
+            return ptr, idx
+    return _sorted_structure(a_ptr, a_idx, b_ptr, b_idx, n_cols)
 
 
 def _sorted_structure(a_ptr, a_idx, b_ptr, b_idx, n_cols):
@@ -174,8 +199,11 @@ def product(a_ptr, a_idx, a, b_ptr, b_idx, b, ptr, idx, n_cols):
     (_, height, depth), width, n_rows = a.shape, b.shape[2], a_ptr.size - 1
     out = cupy.empty((idx.size, height, width))
     is_scalar = height == depth == width == 1
-    average = b_idx.size / max(1, b_ptr.size - 1)
-    lanes = min((lanes for lanes in WIDE if lanes >= average), default=WARP) if is_scalar else WARP
+    numbers = b_idx.size * height * width / max(1, b_ptr.size - 1)  # of a row of b, in the mean
+    if is_scalar:
+        lanes = min((lanes for lanes in WIDE if lanes >= numbers), default=WARP)
+    else:
+        lanes = max((lanes for lanes in WIDE_OF_BLOCKS if lanes <= numbers), default=WARP)
     sizes = np.int64(n_rows), np.int32(height), np.int32(depth), np.int32(width)
     MULTIPLY(lanes, is_scalar)(*_each(n_rows, lanes), (a_ptr, a_idx, a, b_ptr, b_idx, b, ptr, idx, *sizes, out))
     return out
@@ -223,8 +251,8 @@ def _entries(columns: bool, ptr: Any, idx: Any, data: Any, height: int, width: i
 def blocks_structure(indptr, indices, size):
     """The blocks that hold entries: ``indptr``, ``indices``, and where the number of each entry lies among theirs."""
     n = (indptr.size - 1) // size
+    b_ptr, block_col = cupy.arange(n + 1), indices // np.int32(size)
+    ptr, idx = product_structure(cupy.ascontiguousarray(indptr[::size]), block_col, b_ptr, b_ptr[:-1].astype(np.int32), n)
     row = csr.row_of_nonzero(indptr, indices)
-    block_row, block_col = row // np.int32(size), indices // np.int32(size)
-    ptr, idx = _places(block_row, block_col, (n, n))
-    found = csr.places(CSR(ptr, idx, idx, (n, n)), block_row.astype(np.int64), block_col.astype(np.int64))
+    found = csr.places(CSR(ptr, idx, idx, (n, n)), (row // np.int32(size)).astype(np.int64), block_col.astype(np.int64))
     return ptr, idx, (found * size + row % size) * size + indices % size

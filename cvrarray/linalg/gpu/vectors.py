@@ -93,6 +93,24 @@ UNIT = cupy.ElementwiseKernel(
 )
 
 
+SCATTERED = cupy.ElementwiseKernel(
+    "",
+    "float64 x",
+    """
+    unsigned long long h = (i + 1) * 0x9E3779B97F4A7C15ull;
+    h = (h ^ h >> 30) * 0xBF58476D1CE4E5B9ull;
+    h = (h ^ h >> 27) * 0x94D049BB133111EBull;
+    x = (h >> 11) * (1.0 / (1ull << 52)) - 1;
+    """,
+    "cvrarray_scattered",
+)
+
+
+def scattered(n: int) -> cupy.ndarray:
+    """(n,) float64 in [-1, 1): the same numbers as :func:`cvrarray.linalg.cpu.vectors.scattered`."""
+    return SCATTERED(cupy.empty(n))
+
+
 def lanczos(multiply: Callable[[Any, Any], Any], root: cupy.ndarray, x: cupy.ndarray, steps: int) -> np.ndarray:
     """(steps, 2) the diagonal, and beside it, of Lanczos' tridiagonal matrix for ``root A root``, from x on, which is
     overwritten; ``multiply(x, out)`` is by A. What follows a 0 beside the diagonal means nothing. It waits once, at the end.
