@@ -21,7 +21,6 @@ from .mesh import Mesh
 Window = tuple[int, Any]  #: the other rank, and the contiguous piece of this rank's vector that it receives or sends
 
 PAUSE = 2e-5  #: seconds between two queries of a GPU that is not ready
-AWAKE = 2e-3  #: seconds before the first pause, which the system makes some 60 us longer: an iteration may be as short
 
 
 class NullTransport:
@@ -203,7 +202,6 @@ def _fill(array: Any, values: np.ndarray) -> None:
 
 def wait_for_device(event: Any, transport: NullTransport) -> None:
     """Wait for a CUDA event; raises :class:`RankLost` if it will never come."""
-    begin = time.perf_counter()
     while not event.done:
         transport.check()
-        time.sleep(0 if time.perf_counter() - begin < AWAKE else PAUSE)
+        time.sleep(PAUSE)
