@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.linalg import get_lapack_funcs
 
 from ..bbcsr import BBCSRArray
 from ..choice.construct import asarray
@@ -270,8 +271,9 @@ def inverted(dense: np.ndarray, dtype: np.dtype, device: devices.Device, may_be_
         kept = abs(values) > SINGULAR * largest
         inverse = vectors[:, kept] / values[kept] @ vectors[:, kept].conj().T
     else:
-        inverse = np.linalg.inv(factor)
-        inverse = inverse.conj().T @ inverse
+        (potri,) = get_lapack_funcs(("potri",), (factor,))
+        inverse = np.tril(potri(factor, lower=True)[0] if factor.size else factor)
+        inverse += np.tril(inverse, -1).conj().T
     with np.errstate(over="ignore"):
         inverse = inverse.astype(dtype)
     if not np.isfinite(inverse).all():
