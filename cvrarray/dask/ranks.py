@@ -246,6 +246,13 @@ def cg(part: Part, known: dict[str, list[Any]], *options: Any) -> Answer:
     squares, my_square = (new, my_new) if M is None else part.scalars()
     precondition = None if M is None else Precondition(part, M, block_size)
     z = r if precondition is None else part.empty()
+
+    def multiply() -> None:
+        """``q = A p``, and the curvature, ``p @ q``."""
+        part.product(q)
+        do.dot(p, q, my_curvature)
+        transport.gather(curvature)
+
     limits, iteration, before = np.finfo(part.job.dtype), 0, np.inf
     enough, vanished = max(rtol, FLOOR * float(limits.eps)), float(limits.tiny / limits.eps)
     while True:  # r is the true residual, b - A x: the iteration goes on from it as long as that makes it half as large
@@ -260,11 +267,9 @@ def cg(part: Part, known: dict[str, list[Any]], *options: Any) -> Answer:
         transport.gather(old)
         if not iteration:
             part.tick()
+        multiply()
         while iteration < maxiter and not updated <= enough:
             iteration += 1
-            part.product(q)
-            do.dot(p, q, my_curvature)
-            transport.gather(curvature)
             if precondition is None:
                 squares, my_square = new, my_new
             do.update_solution(old, curvature, p, q, x, r, my_square)
@@ -276,7 +281,9 @@ def cg(part: Part, known: dict[str, list[Any]], *options: Any) -> Answer:
                 transport.gather(squares, new)
             is_looked_at = iteration % check_every == 0 or iteration == maxiter
             numbers = do.read(curvature, squares) if is_looked_at else None
-            do.update_direction(new, old, z, p)  # the GPU is busy with it while the host tests the numbers
+            do.update_direction(new, old, z, p)
+            if iteration < maxiter:
+                multiply()  # of the next iteration, so that a GPU is busy while the host tests the numbers
             if numbers is not None:
                 bend, rr = numbers(transport)
                 updated = rr**0.5 / length
