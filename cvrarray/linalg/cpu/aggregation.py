@@ -18,6 +18,8 @@ from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
 UNDECIDED, ROOT = np.uint64(1), np.uint64(2**64 - 1)
 #: Columns whose length after the others are taken out is less than this part of what it was depend on these.
 DEPENDENT = 1e-10
+LONG = 128  #: columns of a row that is sorted over gaps
+AHEAD = 8  #: entries of A from the one that a product is at to the one whose row of B is prefetched
 
 
 def _run(function, work, *args, unit=1):
@@ -25,11 +27,22 @@ def _run(function, work, *args, unit=1):
     threads.run(compiled(function, 0, 0, *args), work, *args, unit=unit)
 
 
-def _parts(work: np.ndarray, n_marks: int) -> np.ndarray:
+def _parts(work: np.ndarray, n_marks: int = 0) -> np.ndarray:
     """Where parts of the rows begin, each of which has marks of its own: they take no more memory than the matrices."""
     total = int(work[-1])
     n_parts = max(1, min(threads.RANGES * threads.count(), total // max(threads.SMALL, n_marks)))
     return np.array(threads.split(work, n_parts), np.int64) if n_parts > 1 else np.array([0, work.size - 1])
+
+
+def _joined(begins: np.ndarray, parts: np.ndarray, ptr: np.ndarray, *rooms: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Offsets instead of the counts in `ptr`, and what each part of the rows has written to its place in the rooms."""
+    memory.accumulate(ptr)
+    pieces = [slice(begin, begin + n) for begin, n in zip(begins, np.diff(ptr[parts]), strict=True)]
+    joined = [room if room.size in (0, ptr[-1]) else memory.empty(ptr[-1], room.dtype) for room in rooms]
+    for room, out in zip(rooms, joined, strict=True):
+        if room is not out:
+            np.concatenate([room[piece] for piece in pieces], out=out)
+    return ptr, *joined
 
 
 def on_diagonal(indptr, indices):
@@ -51,14 +64,13 @@ def strength(indptr, indices, data, theta, by_row=False):
     """The graph of strong connections: ``|A_ij| >= theta sqrt(|A_ii| |A_jj|)`` in the Frobenius norm, and not 0; and each
     node with itself. `by_row`: those too with ``|A_ij| >= theta |A_ii|``. Weights are squares over ``|A_ii| |A_jj|``.
     """
-    n, sizes = indptr.size - 1, tuple(range(data.shape[1]))
-    norms, ptr = np.zeros(n), np.zeros(n + 1, np.int64)
+    n, sizes, parts = indptr.size - 1, tuple(range(data.shape[1])), _parts(indptr)
+    norms, ptr, idx = np.zeros(n), np.zeros(n + 1, np.int64), memory.empty(indices.size, np.int32)
+    weight = memory.empty(0 if by_row else indices.size, np.float64)  # nobody aggregates along the others
     _run(_norms, indptr, indptr, indices, data, sizes, norms)
-    _run(_count_strong, indptr, indptr, indices, data, sizes, norms, theta, by_row, ptr, unit=data[:1].size)
-    np.cumsum(ptr, out=ptr)
-    idx, weight = np.empty(ptr[-1], np.int32), np.empty(ptr[-1])
-    _run(_fill_strong, indptr, indptr, indices, data, sizes, norms, theta, by_row, ptr, idx, weight, unit=data[:1].size)
-    return ptr, idx, weight
+    args = parts, indptr, indices, data, sizes, norms, theta, by_row, ptr, idx, weight
+    _run(_strong, indptr[parts], *args, unit=data[:1].size)
+    return _joined(indptr[parts[:-1]], parts, ptr, idx, weight)
 
 
 @inlined
@@ -84,26 +96,19 @@ def _norms(first, last, indptr, indices, data, sizes, norms):
 
 
 @kernel
-def _count_strong(first, last, indptr, indices, data, sizes, norms, theta, by_row, ptr):
-    of = simd.pointer(norms, 0)
-    for i in range(first, last):
-        n, row = 0, simd.pointer(indices, indptr[i])
-        for k in range(indptr[i + 1] - indptr[i]):
-            square = _square(data, indptr[i] + k, sizes)
-            n += row[k] == i or (square > 0 and square >= _least(of, i, row[k], theta, by_row))
-        ptr[i + 1] = n
-
-
-@kernel
-def _fill_strong(first, last, indptr, indices, data, sizes, norms, theta, by_row, ptr, idx, weight):
-    of = simd.pointer(norms, 0)
-    for i in range(first, last):
-        n, row, to, strong = 0, simd.pointer(indices, indptr[i]), simd.pointer(idx, ptr[i]), simd.pointer(weight, ptr[i])
-        for k in range(indptr[i + 1] - indptr[i]):
-            j, square = row[k], _square(data, indptr[i] + k, sizes)
-            if j == i or (square > 0 and square >= _least(of, i, j, theta, by_row)):
-                to[n], strong[n] = j, 0.0 if j == i else square / (of[i] * of[j])
-                n += 1
+def _strong(first, last, parts, indptr, indices, data, sizes, norms, theta, by_row, ptr, idx, weight):
+    of, to, strong = simd.pointer(norms, 0), simd.pointer(idx, 0), simd.pointer(weight, 0)
+    for p in range(first, last):
+        at = indptr[parts[p]]
+        for i in range(parts[p], parts[p + 1]):
+            begin = at
+            for k in range(indptr[i], indptr[i + 1]):
+                j, square = indices[k], _square(data, k, sizes)
+                to[at] = j  # there is room for every entry
+                if not by_row:
+                    strong[at] = 0.0 if j == i else square / (of[i] * of[j])
+                at += j == i or (square > 0 and square >= _least(of, i, j, theta, by_row))
+            ptr[i + 1] = at - begin
 
 
 def aggregate(ptr, idx, weight):
@@ -233,8 +238,8 @@ def tentative(aggregate, n, candidates):
 
     QR by Gram and Schmidt, twice: Vanek, Mandel and Brezina 1996, section 2. Columns that depend on those before are 0.
     """
-    order = np.argsort(aggregate, kind="stable")
-    ptr = np.searchsorted(aggregate[order], np.arange(n + 1))  # where the nodes of each aggregate begin
+    has_one = aggregate >= 0
+    ptr, order, _ = transposed(np.concatenate([[0], np.cumsum(has_one)]), aggregate[has_one], n)  # nodes of each aggregate
     basis, factor = np.zeros(candidates.shape), np.zeros((n, candidates.shape[2], candidates.shape[2]))
     _run(_orthonormal, ptr, ptr, order, candidates, basis, factor, unit=candidates[:1].size * candidates.shape[2])
     return basis, factor, order[ptr[:-1]]
@@ -277,16 +282,14 @@ def _orthonormal(first, last, ptr, order, candidates, basis, factor):
 
 def product_structure(a_ptr, a_idx, b_ptr, b_idx, n_cols, ascends=True):
     """``indptr`` and ``indices`` of the product of two matrices; columns ascend where that is asked for."""
-    terms = np.zeros(a_ptr.size, np.int64)  # before each row
+    terms, ptr = np.zeros(a_ptr.size, np.int64), np.zeros(a_ptr.size, np.int64)
     _run(_count_terms, a_ptr, a_ptr, a_idx, b_ptr, terms)
-    np.cumsum(terms, out=terms)
-    parts, ptr = _parts(terms, n_cols), np.zeros(a_ptr.size, np.int64)
+    memory.accumulate(terms)  # before each row
+    parts = _parts(terms, n_cols)
     marks = np.zeros((parts.size - 1, n_cols), np.int32)
-    room = np.empty(terms[-1], np.int32)  # of which what is not written to takes no memory
+    room = memory.empty(terms[-1], np.int32)  # of which what is not written to takes no memory
     _run(_columns_of_product, terms[parts], parts, a_ptr, a_idx, b_ptr, b_idx, marks, terms, ascends, ptr, room)
-    np.cumsum(ptr, out=ptr)
-    begins = zip(terms[parts[:-1]], np.diff(ptr[parts]), strict=True)
-    return ptr, np.concatenate([room[begin : begin + n] for begin, n in begins])
+    return _joined(terms[parts[:-1]], parts, ptr, room)
 
 
 @kernel
@@ -299,15 +302,27 @@ def _count_terms(first, last, a_ptr, a_idx, b_ptr, terms):
         terms[i + 1] = n
 
 
+@inlined
+def _prefetch(k, a_idx, b_ptr, b_idx, b, unit):
+    """The row of B that is next but a few in a product, and where the row lies that is as many further on."""
+    row, last = simd.pointer(a_idx, 0), len(a_idx) - 1
+    begin = simd.pointer(b_ptr, 0)[row[min(k + AHEAD, last)]]
+    simd.prefetch(b_ptr, np.int64(row[min(k + 2 * AHEAD, last)]), simd.INTO_L1)
+    simd.prefetch(b_idx, begin, simd.INTO_L1)
+    if unit:
+        simd.prefetch(b, begin * unit, simd.INTO_L1)
+
+
 @kernel
 def _columns_of_product(first, last, parts, a_ptr, a_idx, b_ptr, b_idx, marks, terms, ascends, ptr, room):
-    of_row, of_b = simd.pointer(a_ptr, 0), simd.pointer(b_ptr, 0)
+    of_row, of_b, of_a = simd.pointer(a_ptr, 0), simd.pointer(b_ptr, 0), simd.pointer(a_idx, 0)
     for p in range(first, last):
         mark, at = simd.pointer(marks, p * marks.shape[1]), terms[parts[p]]
         for i in range(parts[p], parts[p + 1]):
-            n, row, found = 0, simd.pointer(a_idx, of_row[i]), simd.pointer(room, at)
-            for k in range(of_row[i + 1] - of_row[i]):
-                j = row[k]
+            n, found = 0, simd.pointer(room, at)
+            for k in range(of_row[i], of_row[i + 1]):
+                _prefetch(k, a_idx, b_ptr, b_idx, b_idx, 0)
+                j = of_a[k]
                 columns = simd.pointer(b_idx, of_b[j])
                 for t in range(of_b[j + 1] - of_b[j]):
                     column = columns[t]
@@ -322,9 +337,9 @@ def _columns_of_product(first, last, parts, a_ptr, a_idx, b_ptr, b_idx, marks, t
 
 @inlined
 def _sort(numbers, n):
-    """By insertion over shrinking gaps: Shell 1959, with the gaps of Knuth 1973."""
+    """By insertion: rows ascend in pieces. In long ones over shrinking gaps: Shell 1959, with the gaps of Knuth 1973."""
     gap = 1
-    while 9 * gap < n:
+    while LONG * gap < n:
         gap = 3 * gap + 1
     while gap:
         for k in range(gap, n):
@@ -350,7 +365,7 @@ def product(a_ptr, a_idx, a, b_ptr, b_idx, b, ptr, idx, n_cols):
 @kernel
 def _multiply(first, last, parts, a_ptr, a_idx, a, b_ptr, b_idx, b, ptr, idx, marks, rows, inner, columns, out):
     height, depth, width = len(rows), len(inner), len(columns)  # which the compiler knows
-    of_row, of_b = simd.pointer(a_ptr, 0), simd.pointer(b_ptr, 0)
+    of_row, of_b, row = simd.pointer(a_ptr, 0), simd.pointer(b_ptr, 0), simd.scratch(out, simd.SINGLE)
     for p in range(first, last):
         mark = simd.pointer(marks, p * marks.shape[1])
         for i in range(parts[p], parts[p + 1]):
@@ -360,16 +375,21 @@ def _multiply(first, last, parts, a_ptr, a_idx, a, b_ptr, b_idx, b, ptr, idx, ma
             for q in range((ptr[i + 1] - ptr[i]) * (height * width)):
                 sums[q] = 0
             for k in range(of_row[i], of_row[i + 1]):
+                _prefetch(k, a_idx, b_ptr, b_idx, b, depth * width)
                 j, left = a_idx[k], simd.pointer(a, k * (height * depth))
                 first_of_left = left[0]  # not read again where that is all
                 of, right = simd.pointer(b_idx, of_b[j]), simd.pointer(b, of_b[j] * (depth * width))
                 for t in range(of_b[j + 1] - of_b[j]):
                     to = np.int64(mark[of[t]]) * (height * width)
                     for r in range(height):
+                        for c in range(width):
+                            row[c] = sums[to + r * width + c]
                         for m in range(depth):
                             factor = first_of_left if height == depth == 1 else left[r * depth + m]
                             for c in range(width):
-                                sums[to + r * width + c] += factor * right[t * (depth * width) + m * width + c]
+                                row[c] += factor * right[t * (depth * width) + m * width + c]
+                        for c in range(width):
+                            sums[to + r * width + c] = row[c]
 
 
 def smooth(ptr, idx, data, scale, aggregate, basis):
