@@ -15,16 +15,22 @@ from cvrarray.cpu import simd
 from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
 
-UNDECIDED, ROOT = np.uint64(1), np.uint64(2**64 - 1)
+NONE, ROOT = np.uint64(0), np.uint64(2**64 - 1)  #: keys of nodes that are decided
 #: Columns whose length after the others are taken out is less than this part of what it was depend on these.
 DEPENDENT = 1e-10
 LONG = 128  #: columns of a row that is sorted over gaps
+PART = 1 << 12  #: blocks that are taken together
 AHEAD = 8  #: entries of A from the one that a product is at to the one whose row of B is prefetched
 
 
 def _run(function, work, *args, unit=1):
     """A kernel over rows with so much work before each: on threads."""
     threads.run(compiled(function, 0, 0, *args), work, *args, unit=unit)
+
+
+def _sizes(data: np.ndarray) -> tuple[tuple[int, ...], ...]:
+    """Tuples as long as blocks are high and wide, which the compiler then knows."""
+    return tuple(tuple(range(n)) for n in data.shape[1:])
 
 
 def _parts(work: np.ndarray, n_marks: int = 0) -> np.ndarray:
@@ -119,18 +125,14 @@ def aggregate(ptr, idx, weight):
     are not decided yet, the one with the largest key within two edges becomes one. Keys are hashes of the node's number
     and of the round, so all devices find the same.
     """
-    n = ptr.size - 1
-    key, near, number = np.empty(n, np.uint64), np.zeros(n, np.uint64), 0
-    state = (np.diff(ptr) > 1).astype(np.uint64)  # 1: not decided, 0: none of them
-    while True:
-        _run(_keys, _even(n), number, state, key)
+    n, number, left = ptr.size - 1, 0, np.ones(1, np.uint8)
+    key, near = np.empty(n, np.uint64), np.zeros(n, np.uint64)
+    _run(_keys, ptr, ptr, key)
+    while left[0]:
+        left[0], number = 0, number + 1
         _run(_spread, ptr, ptr, idx, key, near)
-        left = np.zeros(n, np.uint8)
-        _run(_decide, ptr, ptr, idx, key, near, state, left)
-        number += 1
-        if not left.any():
-            break
-    root = np.flatnonzero(state == ROOT)
+        _run(_decide, ptr, ptr, idx, near, number, key, left)
+    root = np.flatnonzero(key == ROOT)
     label = np.full(n, -1, np.int32)
     label[root] = np.arange(root.size, dtype=np.int32)
     joined, found = np.empty(n, np.int32), np.empty(n, np.int32)
@@ -163,25 +165,19 @@ def _filter(first, last, indptr, indices, data, ptr, idx, near, out):
                 out[own] += data[k] * (near[j] / near[i] if near[i] != 0 else 1.0)
 
 
-def _even(n):
-    return np.arange(n + 1, dtype=np.int64)
-
-
 @inlined
-def _hash(i, number):
-    """32 bits: the finalizer of SplitMix64, of Steele, Lea and Flood 2014."""
+def _key(i, number):
+    """Of a node that is not decided: 31 bits, SplitMix64's finalizer, of Steele, Lea and Flood 2014; then its number."""
     x = np.uint64(i) + np.uint64(number + 1) * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (x ^ (x >> np.uint64(31))) >> np.uint64(33)
+    return (((x ^ (x >> np.uint64(31))) >> np.uint64(33)) << np.uint64(32)) | np.uint64(i) + np.uint64(2)
 
 
 @kernel
-def _keys(first, last, number, state, key):
+def _keys(first, last, ptr, key):
     for i in range(first, last):
-        key[i] = state[i]
-        if state[i] == UNDECIDED:
-            key[i] = (_hash(i, number) << np.uint64(32)) | np.uint64(i) + np.uint64(2)
+        key[i] = _key(i, 0) if ptr[i + 1] - ptr[i] > 1 else NONE
 
 
 @kernel
@@ -196,18 +192,19 @@ def _spread(first, last, ptr, idx, key, near):
 
 
 @kernel
-def _decide(first, last, ptr, idx, key, near, state, left):
+def _decide(first, last, ptr, idx, near, number, key, left):
     of = simd.pointer(near, 0)
     for i in range(first, last):
-        if state[i] == UNDECIDED:
+        if key[i] != NONE and key[i] != ROOT:
             most, row = of[i], simd.pointer(idx, ptr[i])
             for k in range(ptr[i + 1] - ptr[i]):
                 most = max(most, of[row[k]])
             if most == key[i]:
-                state[i] = ROOT
+                key[i] = ROOT
             elif most == ROOT:
-                state[i] = 0
-            left[i] = state[i] == UNDECIDED
+                key[i] = NONE
+            else:
+                key[i], left[0] = _key(i, number), 1
 
 
 @kernel
@@ -326,9 +323,9 @@ def _columns_of_product(first, last, parts, a_ptr, a_idx, b_ptr, b_idx, marks, t
                 columns = simd.pointer(b_idx, of_b[j])
                 for t in range(of_b[j + 1] - of_b[j]):
                     column = columns[t]
+                    seen, mark[column] = mark[column], i + 1
                     found[n] = column  # there is room for every term
-                    n += mark[column] != i + 1
-                    mark[column] = i + 1
+                    n += seen != i + 1
             if ascends:
                 _sort(found, n)
             ptr[i + 1] = n
@@ -356,7 +353,7 @@ def product(a_ptr, a_idx, a, b_ptr, b_idx, b, ptr, idx, n_cols):
     out = memory.empty(idx.size * a.shape[1] * b.shape[2], np.float64).reshape(idx.size, a.shape[1], b.shape[2])
     parts = _parts(a_ptr, n_cols)
     marks = np.empty((parts.size - 1, n_cols), np.int32)
-    sizes = tuple(tuple(range(n)) for n in (*a.shape[1:], b.shape[2]))
+    sizes = *_sizes(a), tuple(range(b.shape[2]))
     unit = a.shape[1] * a.shape[2] * b.shape[2]
     _run(_multiply, a_ptr[parts], parts, a_ptr, a_idx, a, b_ptr, b_idx, b, ptr, idx, marks, *sizes, out, unit=unit)
     return out
@@ -394,76 +391,74 @@ def _multiply(first, last, parts, a_ptr, a_idx, a, b_ptr, b_idx, b, ptr, idx, ma
 
 def smooth(ptr, idx, data, scale, aggregate, basis):
     """In place ``data = T - scale * data``, where `data` are the blocks of ``A T``; `scale` is (n, height)."""
-    _run(_smooth, ptr, ptr, idx, data, scale, aggregate, basis, unit=data[:1].size)
+    _run(_smooth, ptr, ptr, idx, data, scale, aggregate, basis, *_sizes(data), unit=data[:1].size)
 
 
 @kernel
-def _smooth(first, last, ptr, idx, data, scale, aggregate, basis):
+def _smooth(first, last, ptr, idx, data, scale, aggregate, basis, rows, columns):
     for i in range(first, last):
         for t in range(ptr[i], ptr[i + 1]):
-            for r in range(data.shape[1]):
-                for c in range(data.shape[2]):
-                    value = -scale[i, r] * data[t, r, c]
-                    data[t, r, c] = value + basis[i, r, c] if idx[t] == aggregate[i] else value
+            for r in range(len(rows)):
+                for c in range(len(columns)):
+                    own = basis[i, r, c] if idx[t] == aggregate[i] else 0.0
+                    data[t, r, c] = own - scale[i, r] * data[t, r, c]
 
 
 def transposed(ptr, idx, n_cols):
     """The structure of the transpose, and which block each of its blocks is: ``indptr``, ``indices``, ``order``."""
-    found = whole.transpose(CSR(ptr, idx, np.arange(idx.size), (ptr.size - 1, n_cols)))
+    order = np.arange(idx.size, dtype=whole.offset_dtype(idx.size, idx.dtype))
+    found = whole.transpose(CSR(ptr, idx, order, (ptr.size - 1, n_cols)))
     return found.indptr.astype(np.int64), found.indices, found.data
 
 
 def taken(data, order):
     """The transposes of the blocks in this order."""
     out = memory.empty(data.size, np.float64).reshape(order.size, data.shape[2], data.shape[1])
-    _run(_take, _even(order.size), data, order, out, unit=data[:1].size)
+    parts = np.arange(0, order.size + PART, PART).clip(max=order.size)
+    _run(_take, parts, parts, data, order, *_sizes(data), out, unit=data[:1].size)
     return out
 
 
 @kernel
-def _take(first, last, data, order, out):
-    for t in range(first, last):
-        for r in range(data.shape[1]):
-            for c in range(data.shape[2]):
+def _take(first, last, parts, data, order, rows, columns, out):
+    for t in range(parts[first], parts[last]):
+        for r in range(len(rows)):
+            for c in range(len(columns)):
                 out[t, c, r] = data[order[t], r, c]
 
 
 def entries(ptr, data):
     """The numbers of the blocks, row by row of the whole matrix."""
-    out = memory.empty(data.size, np.float64)
-    _run(_entries, ptr, ptr, data, out, unit=data[:1].size)
-    return out
-
-
-@kernel
-def _entries(first, last, ptr, data, out):
-    height, width = data.shape[1], data.shape[2]
-    for i in range(first, last):
-        n = (ptr[i + 1] - ptr[i]) * width
-        for t in range(ptr[i], ptr[i + 1]):
-            at = ptr[i] * height * width + (t - ptr[i]) * width
-            for r in range(height):
-                for c in range(width):
-                    out[at + r * n + c] = data[t, r, c]
+    return _in_rows(ptr, data, *data.shape[1:])
 
 
 def entries_structure(ptr, idx, height, width):
     """``indptr`` and ``indices`` of the same."""
-    of_row = np.repeat(np.diff(ptr) * width, height)
-    indptr, indices = np.concatenate([[0], np.cumsum(of_row)]), np.empty(idx.size * height * width, np.int32)
-    _run(_columns, ptr, ptr, idx, height, width, indices, unit=height * width)
-    return indptr, indices
+    indptr = np.zeros((ptr.size - 1) * height + 1, np.int64)
+    indptr[1:] = np.repeat(np.diff(ptr) * width, height)
+    memory.accumulate(indptr)
+    return indptr, _in_rows(ptr, idx, height, width)
+
+
+def _in_rows(ptr, blocks, height, width):
+    """The numbers of blocks, or from the blocks' columns those of the numbers, row by row of the whole matrix."""
+    out = memory.empty(len(blocks) * height * width, blocks.dtype)
+    _run(_fill_rows, ptr, ptr, blocks, height, width, out, unit=height * width)
+    return out
 
 
 @kernel
-def _columns(first, last, ptr, idx, height, width, indices):
+def _fill_rows(first, last, ptr, blocks, height, width, out):
     for i in range(first, last):
         n = (ptr[i + 1] - ptr[i]) * width
         for t in range(ptr[i], ptr[i + 1]):
             at = ptr[i] * height * width + (t - ptr[i]) * width
             for r in range(height):
                 for c in range(width):
-                    indices[at + r * n + c] = idx[t] * width + c
+                    if blocks.ndim == 1:
+                        out[at + r * n + c] = blocks[t] * width + c
+                    else:
+                        out[at + r * n + c] = blocks[t, r, c]
 
 
 def blocks_structure(indptr, indices, size):
