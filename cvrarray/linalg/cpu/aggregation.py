@@ -41,14 +41,16 @@ def _parts(work: np.ndarray, n_marks: int = 0) -> np.ndarray:
 
 
 def _joined(begins: np.ndarray, parts: np.ndarray, ptr: np.ndarray, *rooms: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Offsets instead of the counts in `ptr`, and what each part of the rows has written to its place in the rooms."""
+    """Offsets instead of the counts in `ptr`; and what parts of the rows have written from their begins on, next to one
+    another: in the same memory where that is not much larger, for fresh memory takes longer to clear than to fill.
+    """
     memory.accumulate(ptr)
-    pieces = [slice(begin, begin + n) for begin, n in zip(begins, np.diff(ptr[parts]), strict=True)]
-    joined = [room if room.size in (0, ptr[-1]) else memory.empty(ptr[-1], room.dtype) for room in rooms]
-    for room, out in zip(rooms, joined, strict=True):
-        if room is not out:
-            np.concatenate([room[piece] for piece in pieces], out=out)
-    return ptr, *joined
+    n, ends = ptr[-1], ptr[parts]
+    found = [room[:n] if room.size <= 2 * n else memory.empty(n, room.dtype) for room in rooms]
+    for room, out in zip(rooms, found, strict=True):
+        for begin, first, last in zip(begins, ends[:-1], ends[1:], strict=True):
+            out[first:last] = room[begin : begin + last - first]
+    return ptr, *found
 
 
 def on_diagonal(indptr, indices):
@@ -126,12 +128,13 @@ def aggregate(ptr, idx, weight):
     and of the round, so all devices find the same.
     """
     n, number, left = ptr.size - 1, 0, np.ones(1, np.uint8)
-    key, near = np.empty(n, np.uint64), np.zeros(n, np.uint64)
-    _run(_keys, ptr, ptr, key)
+    key = (np.diff(ptr) > 1).astype(np.uint64)  # less than any key of a round, so that the first gives all theirs
+    near = key + np.uint64(1)
     while left[0]:
-        left[0], number = 0, number + 1
-        _run(_spread, ptr, ptr, idx, key, near)
+        left[0] = 0
         _run(_decide, ptr, ptr, idx, near, number, key, left)
+        _run(_spread, ptr, ptr, idx, key, near)
+        number += 1
     root = np.flatnonzero(key == ROOT)
     label = np.full(n, -1, np.int32)
     label[root] = np.arange(root.size, dtype=np.int32)
@@ -175,16 +178,10 @@ def _key(i, number):
 
 
 @kernel
-def _keys(first, last, ptr, key):
-    for i in range(first, last):
-        key[i] = _key(i, 0) if ptr[i + 1] - ptr[i] > 1 else NONE
-
-
-@kernel
 def _spread(first, last, ptr, idx, key, near):
     of = simd.pointer(key, 0)
     for i in range(first, last):
-        if near[i] != ROOT:  # else a neighbour is one for ever
+        if near[i] != ROOT and near[i] != NONE:  # else it stays: a neighbour is a root, or all are decided
             most, row = of[i], simd.pointer(idx, ptr[i])
             for k in range(ptr[i + 1] - ptr[i]):
                 most = max(most, of[row[k]])
@@ -237,42 +234,40 @@ def tentative(aggregate, n, candidates):
     """
     has_one = aggregate >= 0
     ptr, order, _ = transposed(np.concatenate([[0], np.cumsum(has_one)]), aggregate[has_one], n)  # nodes of each aggregate
-    basis, factor = np.zeros(candidates.shape), np.zeros((n, candidates.shape[2], candidates.shape[2]))
-    _run(_orthonormal, ptr, ptr, order, candidates, basis, factor, unit=candidates[:1].size * candidates.shape[2])
+    basis, factor = np.where(has_one[:, None, None], candidates, 0.0), np.zeros((n, *candidates.shape[2:] * 2))
+    _run(_orthonormal, ptr, ptr, order, basis, factor, unit=candidates[:1].size * candidates.shape[2])
     return basis, factor, order[ptr[:-1]]
 
 
+@inlined
+def _dot(order, basis, begin, end, c, d):
+    total = 0.0
+    for m in range(begin, end):
+        for r in range(basis.shape[1]):
+            total += basis[order[m], r, c] * basis[order[m], r, d]
+    return total
+
+
 @kernel
-def _orthonormal(first, last, ptr, order, candidates, basis, factor):
-    height, k = candidates.shape[1], candidates.shape[2]
+def _orthonormal(first, last, ptr, order, basis, factor):
+    height, k = basis.shape[1], basis.shape[2]
     for a in range(first, last):
+        begin, end = ptr[a], ptr[a + 1]
         for c in range(k):
-            before = 0.0
-            for m in range(ptr[a], ptr[a + 1]):
-                for r in range(height):
-                    value = candidates[order[m], r, c]
-                    basis[order[m], r, c] = value
-                    before += value * value
+            before = _dot(order, basis, begin, end, c, c)
             for _ in range(2):
                 for d in range(c):
-                    along = 0.0
-                    for m in range(ptr[a], ptr[a + 1]):
-                        for r in range(height):
-                            along += basis[order[m], r, c] * basis[order[m], r, d]
+                    along = _dot(order, basis, begin, end, c, d)
                     factor[a, d, c] += along
-                    for m in range(ptr[a], ptr[a + 1]):
+                    for m in range(begin, end):
                         for r in range(height):
                             basis[order[m], r, c] -= along * basis[order[m], r, d]
-            square = 0.0
-            for m in range(ptr[a], ptr[a + 1]):
-                for r in range(height):
-                    square += basis[order[m], r, c] * basis[order[m], r, c]
-            length = np.sqrt(square)
+            length = np.sqrt(_dot(order, basis, begin, end, c, c))
             scale = 0.0
             if length > DEPENDENT * np.sqrt(before):
                 scale = 1 / length
                 factor[a, c, c] = length
-            for m in range(ptr[a], ptr[a + 1]):
+            for m in range(begin, end):
                 for r in range(height):
                     basis[order[m], r, c] *= scale
 
