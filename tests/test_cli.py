@@ -700,6 +700,9 @@ for shape in ((3000, 3000), (300, 300_000)):
     S = sp.random_array(shape, density=0.002, format="csr", dtype=np.float32, rng=rng)
     A = cvrarray.CVRArray(S, device="cpu")
     assert np.allclose(A @ np.ones(shape[1], np.float32), S @ np.ones(shape[1]), rtol=1e-4)
+T = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(50, 50))
+A = cvrarray.asarray(sp.kronsum(T, T).astype(np.float32), device="cpu")
+assert len(cvrarray.linalg.multigrid(A, max_coarse=50).levels) > 1
 print(compiled.count)
 """
 
@@ -708,8 +711,9 @@ print(compiled.count)
 def test_warmup_leaves_nothing_to_compile(tmp_path):
     environment = os.environ | {"CVRARRAY_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "cvrarray", "warmup", "--formats", "cvr", "--dtypes", "float32", "--device", "cpu"]
+    command.append("--multigrid")
     text = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-    for word in ("cvr", "float32, conversion", "float32, vector", str(tmp_path)):
+    for word in ("cvr", "float32, conversion", "float32, vector", "multigrid", str(tmp_path)):
         assert word in text
     assert "bbcsr" not in text and "float64" not in text
     done = subprocess.run([sys.executable, "-c", PRODUCTS], env=environment, capture_output=True, text=True, check=True)
@@ -723,6 +727,12 @@ def test_warmup_of_every_product(run, device, monkeypatch):
     assert code == 0
     assert re.findall(r"float32, (\w+) +\d+\.\d\n", text) == ["conversion", *products]
     assert device in text
+
+
+def test_warmup_of_multigrid(run, device):
+    code, text, _ = run("warmup", "--formats", "cvr", "--dtypes", "complex64", "float64", "--multigrid", "--device", device)
+    assert code == 0
+    assert re.findall(r"multigrid +(\w+) +\d+\.\d\n", text) == ["float64"]  # levels are real
 
 
 def test_warmup_of_few_values(run, device, monkeypatch):

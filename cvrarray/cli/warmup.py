@@ -22,7 +22,7 @@ import numpy as np
 import scipy.io
 import scipy.sparse
 
-from .. import files, formats
+from .. import files, formats, linalg
 from ..choice import construct, model
 from ..core import devices
 from ..core.tables import NARROW
@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--values", nargs="+", default=["plain"], choices=VALUES, help="as they are, all equal, at most 256; default: plain"
     )
+    parser.add_argument("--multigrid", action="store_true", help="its setup and cycle too, for nodes of one unknown")
     parser.add_argument("--device", help="cpu, cuda or cuda:N; default: the GPU if there is one")
 
 
@@ -65,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
                 convert, *products = warm(format, dtype, args.products, device, values)
                 rows.append([format, f"{about}, conversion", convert])
                 rows += [["", f"{about}, {name}", took] for name, took in zip(args.products, products, strict=True)]
+    for dtype in [dtype for dtype in dtypes if args.multigrid and dtype in (np.float32, np.float64)]:
+        rows.append(["multigrid", str(dtype), _seconds(partial(cycle, dtype, device))])
     print(render(["compiled on " + str(device), "", "s"], [[format, what, f"{took:.1f}"] for format, what, took in rows]))
     print(f"\n{time.perf_counter() - begin:.1f} s in all. {kept(device)}")
     return 0
@@ -152,6 +155,17 @@ def multiply(array: Any, product: str, device: devices.Device) -> None:
         if device.kind == "cuda":  # on a CPU there is one kernel for all of these
             for alpha, beta in ((2, 0), (1, 1)):
                 array.matvec(x, out=y, alpha=alpha, beta=beta)
+
+
+def cycle(dtype: np.dtype, device: devices.Device) -> None:
+    """Set up multigrid with several levels and weak connections, renew its values, and solve with it."""
+    second = scipy.sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(64, 64))
+    csr = scipy.sparse.kronsum(second, second / 100, format="csr").astype(dtype)
+    with device.use():
+        A = construct.asarray(csr, device=str(device))
+        M = linalg.multigrid(A)
+        M.update(A)
+        linalg.cg(A, device.xp.ones(A.shape[0], dtype), M=M)
 
 
 def kept(device: devices.Device) -> str:
