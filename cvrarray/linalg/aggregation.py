@@ -33,6 +33,8 @@ from .preconditioners import Chebyshev, spectrum
 TINY = {"float64": 1e-140, "float32": 1e-32}
 #: The prolongator's smoother takes omega over the largest eigenvalue of ``D^-1 A``: Vanek et al., section 3.
 OMEGA = 4 / 3
+#: Candidates whose length after the others are taken out is less than this part of what it was depend on these.
+DEPENDENT = 1e-10
 #: A coarse unknown whose diagonal is less than this part of the finer ones has no energy: its aggregate floats, or its
 #: candidate depends on others.
 NOTHING = 1e-13
@@ -299,7 +301,7 @@ def _coarsening(
     """What the aggregates decide, and the candidates of the next level."""
     xp = devices.of(aggregate).xp
     near = candidates.reshape(-1)
-    basis, candidates, of_root = kernels.tentative(aggregate, n_coarse, candidates)
+    basis, candidates, of_root = kernels.tentative(aggregate, n_coarse, candidates, DEPENDENT)
     has_one = aggregate >= 0
     t_ptr, kept = xp.zeros(aggregate.size + 1, np.int64), xp.flatnonzero(has_one)
     t_ptr[1:] = xp.cumsum(has_one)

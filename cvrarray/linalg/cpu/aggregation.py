@@ -16,8 +16,6 @@ from cvrarray.cpu.runtime import memory, threads
 from cvrarray.cpu.runtime.compiler import compiled, inlined, kernel
 
 NONE, ROOT = np.uint64(0), np.uint64(2**64 - 1)  #: keys of nodes that are decided
-#: Columns whose length after the others are taken out is less than this part of what it was depend on these.
-DEPENDENT = 1e-10
 LONG = 128  #: columns of a row that is sorted over gaps
 PART = 1 << 12  #: blocks that are taken together
 AHEAD = 8  #: entries of A from the one that a product is at to the one whose row of B is prefetched
@@ -226,16 +224,17 @@ def _join_strongest(first, last, ptr, idx, weight, joined, found):
                     found[i] = joined[j]
 
 
-def tentative(aggregate, n, candidates):
+def tentative(aggregate, n, candidates, dependent):
     """The candidates (n_nodes, height, k), orthonormal in each aggregate, 0 beyond; those of the aggregates, (n, k, k); and
     a node of each.
 
-    QR by Gram and Schmidt, twice: Vanek, Mandel and Brezina 1996, section 2. Columns that depend on those before are 0.
+    QR by Gram and Schmidt, twice: Vanek, Mandel and Brezina 1996, section 2. A column that keeps less than the part `dependent`
+    of its length, when those before are taken out, is 0.
     """
     has_one = aggregate >= 0
     ptr, order, _ = transposed(np.concatenate([[0], np.cumsum(has_one)]), aggregate[has_one], n)  # nodes of each aggregate
     basis, factor = np.where(has_one[:, None, None], candidates, 0.0), np.zeros((n, *candidates.shape[2:] * 2))
-    _run(_orthonormal, ptr, ptr, order, basis, factor, unit=candidates[:1].size * candidates.shape[2])
+    _run(_orthonormal, ptr, ptr, order, dependent, basis, factor, unit=candidates[:1].size * candidates.shape[2])
     return basis, factor, order[ptr[:-1]]
 
 
@@ -249,7 +248,7 @@ def _dot(order, basis, begin, end, c, d):
 
 
 @kernel
-def _orthonormal(first, last, ptr, order, basis, factor):
+def _orthonormal(first, last, ptr, order, dependent, basis, factor):
     height, k = basis.shape[1], basis.shape[2]
     for a in range(first, last):
         begin, end = ptr[a], ptr[a + 1]
@@ -264,7 +263,7 @@ def _orthonormal(first, last, ptr, order, basis, factor):
                             basis[order[m], r, c] -= along * basis[order[m], r, d]
             length = np.sqrt(_dot(order, basis, begin, end, c, c))
             scale = 0.0
-            if length > DEPENDENT * np.sqrt(before):
+            if length > dependent * np.sqrt(before):
                 scale = 1 / length
                 factor[a, c, c] = length
             for m in range(begin, end):

@@ -23,8 +23,6 @@ ROUNDS = 2  # of decisions, before the host looks whether all are made
 ROOT = np.uint64(2**64 - 1)
 #: Lanes of a row of a product, and how many columns their table in shared memory holds: most rows are short.
 TABLES = ((8, 64), (WARP, 512))
-#: Columns whose length after the others are taken out is less than this part of what it was depend on these.
-DEPENDENT = 1e-10
 #: Terms of a product whose places are sorted together: each takes some 30 bytes meanwhile.
 MOST_TERMS = 1 << 28
 
@@ -115,7 +113,7 @@ def aggregate(ptr, idx, weight):
     return label, int(root.size)
 
 
-def tentative(aggregate, n, candidates):
+def tentative(aggregate, n, candidates, dependent):
     """The candidates (n_nodes, height, k), orthonormal in each aggregate, 0 beyond; those of the aggregates, (n, k, k); and
     a node of each.
     """
@@ -123,7 +121,7 @@ def tentative(aggregate, n, candidates):
     ptr = cupy.searchsorted(aggregate[order], cupy.arange(n + 1, dtype=np.int32))
     (_, height, k), factor = candidates.shape, cupy.zeros((n, candidates.shape[2], candidates.shape[2]))
     basis = cupy.where((aggregate >= 0)[:, None, None], candidates, 0.0)
-    args = ptr, order, np.int64(n), np.int32(height), np.int32(k), np.float64(DEPENDENT), basis, factor
+    args = ptr, order, np.int64(n), np.int32(height), np.int32(k), np.float64(dependent), basis, factor
     ORTHONORMAL()(*_each(n, WARP), args)
     return basis, factor, order[ptr[:-1]]
 
