@@ -44,7 +44,7 @@ def _joined(begins: np.ndarray, parts: np.ndarray, ptr: np.ndarray, *rooms: np.n
     """
     memory.accumulate(ptr)
     n, ends = ptr[-1], ptr[parts]
-    found = [room[:n] if room.size <= 2 * n else memory.empty(n, room.dtype) for room in rooms]
+    found = [room[:n] if room.size <= 2 * n else np.empty(n, room.dtype) for room in rooms]
     for room, out in zip(rooms, found, strict=True):
         for begin, first, last in zip(begins, ends[:-1], ends[1:], strict=True):
             out[first:last] = room[begin : begin + last - first]
@@ -71,8 +71,8 @@ def strength(indptr, indices, data, theta, by_row=False):
     node with itself. `by_row`: those too with ``|A_ij| >= theta |A_ii|``. Weights are squares over ``|A_ii| |A_jj|``.
     """
     n, sizes, parts = indptr.size - 1, tuple(range(data.shape[1])), _parts(indptr)
-    norms, ptr, idx = np.zeros(n), np.zeros(n + 1, np.int64), memory.empty(indices.size, np.int32)
-    weight = memory.empty(0 if by_row else indices.size, np.float64)  # nobody aggregates along the others
+    norms, ptr, idx = np.zeros(n), np.zeros(n + 1, np.int64), np.empty(indices.size, np.int32)
+    weight = np.empty(0 if by_row else indices.size)  # nobody aggregates along the others
     _run(_norms, indptr, indptr, indices, data, sizes, norms)
     args = parts, indptr, indices, data, sizes, norms, theta, by_row, ptr, idx, weight
     _run(_strong, indptr[parts], *args, unit=data[:1].size)
@@ -283,7 +283,7 @@ def product_structure(a_ptr, a_idx, b_ptr, b_idx, n_cols, ascends=True):
     memory.accumulate(terms)  # before each row
     parts = _parts(terms, n_cols)
     marks = np.zeros((parts.size - 1, n_cols), np.int32)
-    room = memory.empty(terms[-1], np.int32)  # of which what is not written to takes no memory
+    room = np.empty(terms[-1], np.int32)  # of which what is not written to takes no memory
     _run(_columns_of_product, terms[parts], parts, a_ptr, a_idx, b_ptr, b_idx, marks, terms, ascends, ptr, room)
     return _joined(terms[parts[:-1]], parts, ptr, room)
 
@@ -441,7 +441,7 @@ def entries_structure(ptr, idx, height, width):
 
 def _in_rows(ptr, blocks, height, width):
     """The numbers of blocks, or from the blocks' columns those of the numbers, row by row of the whole matrix."""
-    out = memory.empty(len(blocks) * height * width, blocks.dtype)
+    out = np.empty(len(blocks) * height * width, blocks.dtype)
     _run(_fill_rows, ptr, ptr, blocks, height, width, out, unit=height * width)
     return out
 
