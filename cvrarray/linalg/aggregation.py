@@ -308,9 +308,9 @@ def _coarsening(
     T = Blocked(t_ptr, aggregate[kept], basis[kept])
     P = kernels.product_structure(*(strong or fine[:2]), T.ptr, T.idx, n_coarse)
     R = kernels.transposed(*P, n_coarse)
-    _require_sparse(kernels.n_terms(fine.idx, P[0]), aggregate.size, n_coarse, most)
+    _require_sparse(kernels.n_terms(*fine[:2], P[0]), aggregate.size, n_coarse, most)
     AP = kernels.product_structure(fine.ptr, fine.idx, *P, n_coarse, ascends=False)  # on a CPU nobody needs that
-    _require_sparse(kernels.n_terms(R[1], AP[0]), n_coarse, n_coarse, most)
+    _require_sparse(kernels.n_terms(*R[:2], AP[0]), n_coarse, n_coarse, most)
     coarse = kernels.product_structure(*R[:2], *AP, n_coarse)
     strong = strong and (*strong, kernels.on_diagonal(*strong), near)
     return Coarsening(aggregate, basis, n_coarse, strong, T, P, R, AP, coarse, of_root), candidates

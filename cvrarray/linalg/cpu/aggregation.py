@@ -271,15 +271,21 @@ def _orthonormal(first, last, ptr, order, dependent, basis, factor):
                     basis[order[m], r, c] *= scale
 
 
-def n_terms(a_idx, b_ptr):
+def n_terms(a_ptr, a_idx, b_ptr):
     """How many products of blocks a product of two matrices is the sum of."""
-    return int(np.diff(b_ptr)[a_idx].sum())
+    return int(_terms(a_ptr, a_idx, b_ptr).sum())
+
+
+def _terms(a_ptr, a_idx, b_ptr):
+    """Those of each row, from place 1 on."""
+    terms = np.zeros(a_ptr.size, np.int64)
+    _run(_count_terms, a_ptr, a_ptr, a_idx, b_ptr, terms)
+    return terms
 
 
 def product_structure(a_ptr, a_idx, b_ptr, b_idx, n_cols, ascends=True):
     """``indptr`` and ``indices`` of the product of two matrices; columns ascend where that is asked for."""
-    terms, ptr = np.zeros(a_ptr.size, np.int64), np.zeros(a_ptr.size, np.int64)
-    _run(_count_terms, a_ptr, a_ptr, a_idx, b_ptr, terms)
+    terms, ptr = _terms(a_ptr, a_idx, b_ptr), np.zeros(a_ptr.size, np.int64)
     memory.accumulate(terms)  # before each row
     parts = _parts(terms, n_cols)
     marks = np.zeros((parts.size - 1, n_cols), np.int32)

@@ -47,9 +47,6 @@ MULTIPLY = Kernel(
 FILTER = Kernel("aggregation", "aggregation_filter")
 SMOOTH = Kernel("aggregation", "aggregation_smooth", [()], lambda: (LANES,))
 ENTRIES = Kernel("aggregation", "aggregation_entries", [(False,), (True,)])
-TERMS = cupy.ReductionKernel(
-    "int32 j, raw int64 ptr", "int64 n", "ptr[j + 1] - ptr[j]", "a + b", "n = a", "0", "cvrarray_aggregation_terms"
-)
 
 
 def _each(n: int, lanes: int = 1) -> tuple[tuple[int], tuple[int]]:
@@ -126,9 +123,9 @@ def tentative(aggregate, n, candidates, dependent):
     return basis, factor, order[ptr[:-1]]
 
 
-def n_terms(a_idx, b_ptr):
+def n_terms(a_ptr, a_idx, b_ptr):
     """How many products of blocks a product of two matrices is the sum of."""
-    return int(TERMS(a_idx, b_ptr))
+    return int(cupy.diff(b_ptr)[a_idx].sum())
 
 
 def product_structure(a_ptr, a_idx, b_ptr, b_idx, n_cols, ascends=True):
