@@ -192,7 +192,8 @@ class Hierarchy:
         if self._structure not in (None, structure):
             raise ValueError(f"A must have its entries, {A.nnz} now, where those from before were. Make a new multigrid(A)")
         self._structure = structure
-        ptr, idx, data = csr.indptr.astype(np.int64), csr.indices.astype(np.int32), csr.data.astype(np.float64)
+        wanted = zip(csr[:3], (np.int64, np.int32, np.float64), strict=True)
+        ptr, idx, data = (part.astype(dtype, copy=False) for part, dtype in wanted)  # nobody writes to them
         if self._size == 1:
             return Blocked(ptr, idx, data.reshape(-1, 1, 1))
         if self._in_blocks is None:
