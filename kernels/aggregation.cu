@@ -17,6 +17,7 @@ struct Row {
         lanes = G < WARP ? ((1u << G % WARP) - 1) << lane_id() / G * G : FULL;
     }
     __device__ int sum(int value) const {
+        static_assert(G <= WARP);
         for (int apart = G / 2; apart; apart /= 2) value += shuffle(value, lane_id() ^ apart, lanes);
         return value;
     }
@@ -27,6 +28,7 @@ struct Row {
             __syncwarp(lanes);
     }
     __device__ uint64 most(uint64 value) const {
+        static_assert(G <= WARP);
         for (int apart = G / 2; apart; apart /= 2) {
             const uint64 other = shuffle(value, lane_id() ^ apart, lanes);
             value = other > value ? other : value;
@@ -37,7 +39,7 @@ struct Row {
 
 [[maybe_unused]] constexpr uint64 UNDECIDED = 1, ROOT = ~0ull;
 
-// where a column lies in a row of n, or n at most where it is not there
+// the first of n ascending columns that is not less than `column`; n: none
 __device__ inline int64 place_of(int column, const int* row, int64 n) {
     int64 low = 0, high = n;
     while (low < high) {
@@ -312,7 +314,7 @@ __global__ void aggregation_multiply(
         const int64 end = b_ptr[a_idx[k] + 1];
         int64 t = b_ptr[a_idx[k]] + row.lane / size;
         for (int within = row.lane % size; t < end;) {
-            const int64 at = place_of(b_idx[t], own, n - 1);
+            const int64 at = place_of(b_idx[t], own, n - 1);  // it is there, so the last need not be looked at
             if (SCALAR) {
                 sums[at] = mac(a[k], b[t], sums[at]);
             } else {

@@ -247,6 +247,18 @@ def test_keywords(keywords, device):
     assert M.dtype == keywords.get("dtype", "float64")
 
 
+def test_a_spot_with_the_largest_eigenvalue(device):
+    """A start vector has next to nothing of it: with few Lanczos steps the bound is too small, and a cycle indefinite."""
+    spot = np.array([1.0, -1, 1, -1])
+    local = 6.1 * (0.45 * np.eye(4) + 0.55 * np.outer(spot, spot))
+    bulk = diffusion((64, 64, 64))
+    csr = scipy.sparse.block_diag([bulk, scipy.sparse.csr_array(local)], format="csr")
+    A, u = cvrarray.asarray(csr, device=device), put(np.r_[np.zeros(bulk.shape[0]), spot], device)
+    for M in (linalg.chebyshev(A, 2), linalg.multigrid(A)):
+        assert float(u @ M.matvec(u)) > 0
+        assert (M if hasattr(M, "largest") else M.levels[0].smoother).largest > 2.65
+
+
 @EVERY
 def test_the_same_bits(name, device, monkeypatch):
     _, _A, M, b, _ = system(name, device)

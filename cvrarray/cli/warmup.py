@@ -49,7 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--values", nargs="+", default=["plain"], choices=VALUES, help="as they are, all equal, at most 256; default: plain"
     )
-    parser.add_argument("--multigrid", action="store_true", help="its setup and cycle too, for nodes of one unknown")
+    parser.add_argument(
+        "--multigrid", action="store_true", help="its setup and cycle in float32 and float64 too, for nodes of one unknown"
+    )
     parser.add_argument("--device", help="cpu, cuda or cuda:N; default: the GPU if there is one")
 
 

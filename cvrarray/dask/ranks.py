@@ -226,7 +226,9 @@ class Options(NamedTuple):
 
 
 def cg(part: Part, known: dict[str, list[Any]], *options: Any) -> Answer:
-    """Conjugate gradients (Hestenes and Stiefel). The host waits every ``check_every`` iterations, for the residual."""
+    """Conjugate gradients (Hestenes and Stiefel). The host tests the residual every ``check_every`` iterations, and is at
+    most one iteration ahead of a GPU.
+    """
     rtol, maxiter, M, block_size, check_every = Options(*options)
     do, transport, p = part.arithmetic, part.transport, part.own
     x, r, q = part.empty(), part.empty(), part.empty()
@@ -267,8 +269,10 @@ def cg(part: Part, known: dict[str, list[Any]], *options: Any) -> Answer:
         transport.gather(old)
         if not iteration:
             part.tick()
-        multiply()
+        is_multiplied = False
         while iteration < maxiter and not updated <= enough:
+            if not is_multiplied:
+                multiply()
             iteration += 1
             if precondition is None:
                 squares, my_square = new, my_new
@@ -282,8 +286,9 @@ def cg(part: Part, known: dict[str, list[Any]], *options: Any) -> Answer:
             is_looked_at = iteration % check_every == 0 or iteration == maxiter
             numbers = do.read(curvature, squares) if is_looked_at else None
             do.update_direction(new, old, z, p)
-            if iteration < maxiter:
-                multiply()  # of the next iteration, so that a GPU is busy while the host tests the numbers
+            is_multiplied = do.is_ahead and iteration < maxiter
+            if is_multiplied:
+                multiply()  # for the next iteration: the GPU is busy while the host tests the numbers
             if numbers is not None:
                 bend, rr = numbers(transport)
                 updated = rr**0.5 / length

@@ -38,7 +38,8 @@ class Traffic(NamedTuple):
     Attributes
     ----------
     bytes_moved : int
-        Bytes that all workers together send in an iteration: windows of a vector, and two numbers of each.
+        Bytes that all workers together send in an iteration: windows of a vector, and two numbers of each,
+        or three with a preconditioner.
     seconds : float
         Of an iteration, the median; nan without an iteration.
     transport : str
@@ -299,7 +300,7 @@ def _on_workers(
     (rows,) = job.rows
     held = _placed(client.who_has(panels), panels, rows)
     job = job._replace(addresses=tuple(held), rows=tuple(tuple(rows[k] for k in numbers) for numbers in held.values()))
-    seconds = 0.0  # after an error nobody waits for a worker that is stopped
+    seconds = 0.0  # after an error workers are told, but not waited for: one may be stopped
     try:
         silent = _tell(client, mesh.prepare, job.token, held, max(job.timeout, LEAST_SILENCE))
         if silent:

@@ -27,6 +27,8 @@ def of(device: devices.Device, dtype: np.dtype) -> Vectors:
 class Vectors:
     """NumPy's. In what follows x, y, p, q, r are contiguous vectors of one length, and ``out`` is (1,) float64."""
 
+    is_ahead = False  #: does the host start work before what was started is done?
+
     def __init__(self, device: devices.Device, dtype: np.dtype):
         self.xp, self.dtype = device.xp, np.dtype(dtype)
         self._real = self.dtype.type(0).real.dtype.type  # a float64 factor would widen float32 vectors
@@ -73,6 +75,8 @@ class Vectors:
 
 class DeviceVectors(Vectors):
     """CuPy's, one kernel for each operation."""
+
+    is_ahead = True
 
     def __init__(self, device: devices.Device, dtype: np.dtype):
         super().__init__(device, dtype)

@@ -281,9 +281,8 @@ def inverted(dense: np.ndarray, dtype: np.dtype, device: devices.Device, may_be_
         inverse = inverse.astype(dtype)
     if not np.isfinite(inverse).all():
         raise ValueError(f"the inverse of the coarsest level is too large for {dtype}. Scale A, or use dtype='float64'")
-    n, xp, values = len(inverse), device.xp, devices.move(inverse.reshape(-1), device)
-    csr = CSR(xp.arange(0, n * n + 1, max(n, 1)), xp.tile(xp.arange(n, dtype=np.int32), n), values, (n, n))
-    return BBCSRArray(csr, block_size=1)  # its product takes no memory, BLAS's may
+    # its product takes no memory, BLAS's may
+    return BBCSRArray(inverse, block_size=1, device=str(device))
 
 
 def _kernels(device: devices.Device) -> ModuleType:

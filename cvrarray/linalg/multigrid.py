@@ -195,7 +195,8 @@ def multigrid(
     Where A is singular the coarsest level has a pseudo-inverse: a solve converges if b is in A's range, for a Neumann
     problem if its sum is 0. Rows without strong neighbours are in no aggregate; the smoother alone improves them.
 
-    The same matrix gives the same bits, with any number of threads. Sources: P. Vanek, J. Mandel, M. Brezina, Computing
+    The same matrix gives the same bits, with any number of our threads; those of LAPACK, which inverts the coarsest level, may
+    change the last ones. Sources: P. Vanek, J. Mandel, M. Brezina, Computing
     56, 1996, sections 2 to 4; N. Bell, S. Dalton, L. N. Olson, SIAM J. Sci. Comput. 34, 2012, section 4.
 
     Examples

@@ -126,8 +126,8 @@ def aggregate(ptr, idx, weight):
     and of the round, so all devices find the same.
     """
     n, number, left = ptr.size - 1, 0, np.ones(1, np.uint8)
-    key = (np.diff(ptr) > 1).astype(np.uint64)  # less than any key of a round, so that the first gives all theirs
-    near = key + np.uint64(1)
+    key = (np.diff(ptr) > 1).astype(np.uint64)
+    near = key + np.uint64(1)  # no node's key, and no root's: the first turn decides nothing, and gives keys
     while left[0]:
         left[0] = 0
         _run(_decide, ptr, ptr, idx, near, number, key, left)
