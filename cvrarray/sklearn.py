@@ -9,15 +9,18 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
 
+from .core.extensions import optional
 from .linalg import tall
 from .linalg.gram import Columns
 from .linalg.mean_var import mean_var
 from .linalg.pca import pca
 from .linalg.svds import svds
+
+with optional("cvrarray.sklearn", "scikit-learn", "sklearn"):
+    from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+    from sklearn.utils import check_random_state
+    from sklearn.utils.validation import check_is_fitted, validate_data
 
 __all__ = ["PCA", "TruncatedSVD"]
 

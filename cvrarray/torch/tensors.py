@@ -12,17 +12,14 @@ from functools import cache, reduce
 from typing import Any
 
 import numpy as np
+import torch
+from torch._functorch import eager_transforms
+from torch.autograd import forward_ad
 
 from ..array.base import SparseArray
 from ..array.format import LIVING
 from ..array.transposed import TransposedArray
 from ..core import devices
-from ..core.extensions import optional
-
-with optional("cvrarray.torch", "PyTorch", "torch"):
-    import torch
-    from torch._functorch import eager_transforms
-    from torch.autograd import forward_ad
 
 _OPERATORS = torch.library.Library("cvrarray", "DEF")
 
