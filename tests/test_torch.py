@@ -283,6 +283,9 @@ def test_what_does_not_fit_says_why(device):
     ):
         with pytest.raises(error, match=match):
             cvrarray.torch.matmul(*arguments)
+    for method, tensor in ((A.matvec, x.requires_grad_()), (A.with_values, torch.nn.Parameter(values))):
+        with pytest.raises(TypeError, match=r"requires_grad=True.* A @ t, or cvrarray\.torch\.matmul\(A, x, values\)"):
+            method(tensor)
 
 
 @BUILD
