@@ -9,15 +9,18 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
 
+from .core.extensions import optional
 from .linalg import tall
 from .linalg.gram import Columns
 from .linalg.mean_var import mean_var
 from .linalg.pca import pca
-from .linalg.svds import svds
+from .linalg.svds import count_of, svds
+
+with optional("cvrarray.sklearn", "scikit-learn", "sklearn"):
+    from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+    from sklearn.utils import check_random_state
+    from sklearn.utils.validation import check_is_fitted, validate_data
 
 __all__ = ["PCA", "TruncatedSVD"]
 
@@ -79,7 +82,7 @@ class PCA(_Decomposition):
     Parameters
     ----------
     n_components : int, optional
-        Default: the smaller of n_samples and n_features.
+        Default: the smaller of n_samples and n_features. There are no fractions of the variance and no ``"mle"``.
     tol : float, optional
         Of the residuals: see :func:`cvrarray.linalg.svds`.
     random_state : int, RandomState instance or None
@@ -106,7 +109,7 @@ class PCA(_Decomposition):
         super().__init__(n_components, tol=tol, random_state=random_state)
 
     def _fit(self, A: Any, scores: bool) -> Any:
-        k = min(A.shape) if self.n_components is None else self.n_components
+        k = count_of(min(A.shape) if self.n_components is None else self.n_components, A.shape, "n_components")
         found = pca(A, k, scores=scores, **self._arguments())
         self.components_, self.mean_, self.n_components_, self.n_samples_ = found.components, found.mean, k, A.shape[0]
         self.explained_variance_, self.explained_variance_ratio_ = found.explained_variance, found.explained_variance_ratio
@@ -141,8 +144,9 @@ class TruncatedSVD(_Decomposition):
     n_components: int
 
     def _fit(self, A: Any, scores: bool) -> Any:
+        k = count_of(self.n_components, A.shape, "n_components")
         mean, variance = mean_var(A, 0)
-        found = svds(A, self.n_components, return_singular_vectors=True if scores else "vh", **self._arguments())
+        found = svds(A, k, return_singular_vectors=True if scores else "vh", **self._arguments())
         with tall.device(A).use():
             s = found.s.astype(np.float64)
             along = s**2 / A.shape[0] - abs(mean @ found.Vt.conj().T) ** 2  # the scores' mean squares less their means'

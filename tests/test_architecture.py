@@ -181,6 +181,18 @@ def test_help_and_star_without_extras():
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
+@pytest.mark.parametrize(
+    ("module", "package", "extra"), [("torch", "PyTorch", "torch"), ("sklearn", "scikit-learn", "sklearn")]
+)
+def test_missing_extra_is_named(module, package, extra):
+    """However the module is asked for."""
+    words = f"cvrarray.{module} needs {package}, which is not installed: pip install 'cvrarray[{extra}]'"
+    for asked in (f"cvrarray.{module}", f"import cvrarray.{module}", f"from cvrarray import {module}"):
+        code = f"import sys; sys.modules['{module}'] = None\nimport cvrarray\n{asked}"
+        found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+        assert found.stderr.splitlines()[-1] == f"ModuleNotFoundError: {words}"
+
+
 def test_public_names_are_documented():
     """Every public name, and every public method and property of the classes, says what it does."""
     assert {*cvrarray.__all__, "dask", "__version__"} <= set(dir(cvrarray))

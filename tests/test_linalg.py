@@ -885,6 +885,18 @@ def test_bad_diagonals_are_named(device):
         linalg.jacobi(Own(poisson(), device))
 
 
+def test_jacobi_of_a_store(device, tmp_path):
+    A = cvrarray.CVRArray(poisson(), device=device)
+    cvrarray.to_store(A, tmp_path / "s", chunks=20, device=device)
+    T, b = cvrarray.Stored(tmp_path / "s", device=device), put(np.ones(A.shape[0]), device)
+    for solve in (linalg.cg, linalg.minres, lambda matrix, b, M: (linalg.CG(matrix, M=M).solve(b).x,)):
+        wanted, found = (get(solve(matrix, b, M="jacobi")[0]) for matrix in (A, T))
+        np.testing.assert_allclose(found, wanted, rtol=1e-10)
+    M = linalg.jacobi(T)
+    M.update(T * 2)
+    np.testing.assert_array_equal(get(M.inverse), get(linalg.jacobi(A).inverse) / 2)
+
+
 @pytest.mark.parametrize(("name", "columns"), [("poisson", None), ("poisson", 2), ("elasticity", None)])
 def test_multigrid(name, columns, device):
     pyamg = pytest.importorskip("pyamg")
@@ -936,7 +948,7 @@ WRONG = {
     "nan": (ValueError, "rtol must be", lambda: linalg.cg(A3, np.ones(3), rtol=np.nan)),
     "maxiter": (ValueError, "maxiter must be a whole number", lambda: linalg.cg(A3, np.ones(3), maxiter=2.5)),
     "M shape": (ValueError, "M must have A's shape", lambda: linalg.cg(A3, np.ones(3), M=np.eye(4))),
-    "M name": (ValueError, "M must be 'jacobi'", lambda: linalg.cg(A3, np.ones(3), M="ilu")),
+    "M name": (ValueError, r"M must be 'jacobi'.*linalg\.multigrid\(A\)", lambda: linalg.cg(A3, np.ones(3), M="ilu")),
     "M complex": (TypeError, "M is complex", lambda: linalg.cg(A3, np.ones(3), M=np.eye(3) * (1 + 0j))),
     "A": (TypeError, "A must be an array of ours", lambda: linalg.bicgstab(object(), np.ones(3))),
     "precision": (ValueError, "precision must be", lambda: linalg.cg(A3, np.ones(3), precision="half")),

@@ -96,3 +96,10 @@ def test_other_columns_are_refused():
     found = PCA(2).fit(cvrarray.CVRArray(matrix(), device="cpu"))
     with pytest.raises(ValueError, match="X has 7 features, but PCA is expecting 30 features as input"):
         found.transform(cvrarray.CVRArray(np.ones((4, 7)), device="cpu"))
+
+
+@pytest.mark.parametrize("n_components", [0.9, "mle", 0, 31])
+@pytest.mark.parametrize("estimator", [PCA, TruncatedSVD])
+def test_n_components_is_an_integer(estimator, n_components):
+    with pytest.raises(ValueError, match=rf"n_components must be an integer from 1 to 30,.*got {n_components!r}"):
+        estimator(n_components).fit(cvrarray.CVRArray(matrix(), device="cpu"))

@@ -268,13 +268,24 @@ def test_what_does_not_fit_says_why(device):
     for arguments, error, match in (
         ((A, np.ones(23)), TypeError, r"x must be a torch\.Tensor.*torch\.as_tensor"),
         ((A, x[1:]), ValueError, r"x must have shape \(23,\)"),
-        ((A, x.float()), TypeError, r"holds the product of torch\.float64.*float32.*x\.to"),
-        ((A, x.to(torch.bfloat16)), TypeError, r"bfloat16"),
+        (
+            (A, x.float()),
+            TypeError,
+            r"A, of dtype torch\.float64; got torch\.float32\. Use x\.to\(torch\.float64\), or A\.astype\('float32'\)$",
+        ),
+        ((A, x.int()), TypeError, r"A, of dtype torch\.float64; got torch\.int32\. Use x\.to\(torch\.float64\)$"),
+        ((A, x.float(), values), TypeError, r"values, of dtype torch\.float64; got.*, or values\.to\(torch\.float32\)$"),
+        ((A, x, values + 0j), TypeError, r"values, of dtype torch\.complex128; got.*Use x\.to\(torch\.complex128\)$"),
+        ((A, x.to(torch.bfloat16)), TypeError, r"got torch\.bfloat16\. Use x\.to\(torch\.float64\)$"),
+        ((A.astype("int8"), x.to(torch.bfloat16)), TypeError, r"Use x\.to\(torch\.float32\)$"),
         ((A, x, values[1:]), ValueError, r"values must have shape"),
         ((A, x.to("meta")), TypeError, r"on the array's device"),
     ):
         with pytest.raises(error, match=match):
             cvrarray.torch.matmul(*arguments)
+    for method, tensor in ((A.matvec, x.requires_grad_()), (A.with_values, torch.nn.Parameter(values))):
+        with pytest.raises(TypeError, match=r"requires_grad=True.* A @ t, or cvrarray\.torch\.matmul\(A, x, values\)"):
+            method(tensor)
 
 
 @BUILD
@@ -335,7 +346,7 @@ def test_compiled_code_checks_dtypes(device):
     compiled = torch.compile(cvrarray.torch.matmul, fullgraph=True, backend="aot_eager")
     x = random(2, 23, 3, like=dense)
     torch.testing.assert_close(compiled(A, x), dense @ x)
-    with pytest.raises(Exception, match=r"holds the product of torch\.float64.*float32.*x\.to"):
+    with pytest.raises(Exception, match=r"holds the product with A.*float64.*float32.*x\.to"):
         compiled(A, x.float())
     with pytest.raises(TypeError, match="holds the product"):
         torch.ops.cvrarray.product(x[0].float(), None, cvrarray.torch.tensors._number(A), 37, False)

@@ -338,14 +338,14 @@ def test_what_does_not_converge_raises_in_either_pass(device):
         solve(A, b, values, method="gmres", rtol=1e-12, maxiter=1, restart=2)
     x = solve(A, b, values, method="gmres")
     wrong = torch.full_like(x, torch.nan)
-    with pytest.raises(torch.linalg.LinAlgError, match=r"gmres did not converge for the gradient.*b not finite"):
+    with pytest.raises(torch.linalg.LinAlgError, match=r"for the gradient.*b not finite.*unconverged='warn'$"):
         x.backward(wrong)
 
 
 def test_what_does_not_converge_warns_where_asked(device):
     A, dense, values = made("gmres", cvr(), device)
     b = random(10, like=dense).requires_grad_()
-    with pytest.warns(RuntimeWarning, match=r"gmres did not converge: 1 iterations; .*rtol is 1e-12"):
+    with pytest.warns(RuntimeWarning, match=r"gmres did not converge: 1 iterations; .*or take another method$"):
         x = solve(A, b, values, method="gmres", rtol=1e-12, maxiter=1, restart=2, unconverged="warn")
     assert (dense @ x - b).norm() < b.norm()
     with pytest.warns(RuntimeWarning, match="for the gradient"):
@@ -419,7 +419,11 @@ def test_what_gradients_need_lives_as_long(device):
     [
         (lambda b, v: {"b": b.numpy(force=True)}, TypeError, r"b must be a torch\.Tensor"),
         (lambda b, v: {"b": b[1:]}, ValueError, r"b must have shape \(10,\)"),
-        (lambda b, v: {"b": b.float()}, TypeError, r"b must have a dtype that holds the product of torch\.float64"),
+        (
+            lambda b, v: {"b": b.float()},
+            TypeError,
+            r"b must have a dtype that holds the product with values, of dtype torch\.float64",
+        ),
         (lambda b, v: {"b": b.to(torch.bfloat16)}, TypeError, "bfloat16"),
         (lambda b, v: {"b": b.half(), "values": v.half()}, TypeError, "b must be of dtype float32.*float16"),
         (lambda b, v: {"b": b.long(), "values": v.long()}, TypeError, r"b must be of dtype.*int64.*b\.to"),

@@ -373,6 +373,11 @@ def _coerced(array: Any, x: Any, name: str) -> Any:
     """What is not an array of the device's module as one, where that copies nothing to or from a GPU."""
     target = array._target
     package = coercion.package(x)
+    if name != "out" and coercion.is_tensor(x) and x.requires_grad:
+        raise TypeError(
+            f"{name} must not require a gradient, as the result is no tensor; got requires_grad=True. For gradients use A @ t,"
+            f" or cvrarray.torch.matmul(A, x, values); without them {name}.detach()"
+        )
     if package in coercion.SPARSE_PACKAGES:
         raise TypeError(f"{name} must be dense; got {type(x).__name__}. Use A @ {name}, or {name}.todense()")
     if target.kind == "cuda":

@@ -301,7 +301,7 @@ def check_structure(base: Any, row: Any, col: Any) -> None:
         )
     raise ValueError(
         f"data must have the structure of the array; it stores no entry at {ours}, where the array stores one. "
-        "Store a zero there, or convert the matrix anew"
+        "Store a zero there, which SciPy's +, - and * drop, or convert the matrix anew"
     )
 
 

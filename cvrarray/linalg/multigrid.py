@@ -151,8 +151,9 @@ def multigrid(
         each but the coarsest P and R too, ``R = P^T`` (``P^H``). pyamg's own smoothers are not used, and keywords that
         concern the setup mean nothing then.
     near_nullspace : (n,) or (n, k) array on A's device, optional
-        Vectors x for which ``A @ x`` is nearly 0: :func:`rigid_body_modes` of an elastic body. Default: constants, one
-        for each of the `block_size` unknowns of a node.
+        Vectors x for which ``A @ x`` is nearly 0: :func:`rigid_body_modes` of an elastic body. Where nodes are held by
+        a penalty, a huge number on the diagonal, set their rows to 0: fewer iterations. Default: constants, one for each
+        of the `block_size` unknowns of a node.
     block_size : int, optional
         Unknowns of a node, 1 to 32, which stay together. Default: that of a BBCSR array whose blocks have no holes,
         else 1.

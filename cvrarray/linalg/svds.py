@@ -208,12 +208,12 @@ def _refuse_out_of_range(A: Any) -> None:
         )
 
 
-def count_of(k: Any, shape: tuple[int, int]) -> int:
+def count_of(k: Any, shape: tuple[int, int], name: str = "k") -> int:
     """`k`, once it is as many triplets as a matrix of this shape has."""
     if not min(shape):
         raise ValueError(f"A must have a row and a column; got shape {shape}")
     if not isinstance(k, int | np.integer) or isinstance(k, bool) or not 1 <= k <= min(shape):
-        raise ValueError(f"k must be an integer from 1 to {min(shape)}, the smaller side of shape {shape}; got {k!r}")
+        raise ValueError(f"{name} must be an integer from 1 to {min(shape)}, the smaller side of shape {shape}; got {k!r}")
     return int(k)
 
 

@@ -213,8 +213,8 @@ def _tell(matrix: Any, b: Any, x: Any, info: int, is_gradient: bool, options: tu
     column = int(columns[0]) if columns.size else 0
     _did_not_converge(
         f"{method} did not converge{' for the gradient' if is_gradient else ''}{where}: {why}; |b - A x| is"
-        f" {float(left[column]):.3g}, |b| is {float(sizes[column]):.3g}, rtol is {rtol:.3g}. Raise maxiter or rtol, pass M,"
-        " take another method, or unconverged='warn'",
+        f" {float(left[column]):.3g}, |b| is {float(sizes[column]):.3g}, rtol is {rtol:.3g}. Raise maxiter or rtol, pass M, or"
+        " take another method",
         unconverged,
     )
 

@@ -11,15 +11,14 @@ from ..array.stack import Stack
 from ..linalg.cg import CG
 from . import tensors
 from .products import _places, _StackProduct
-from .tensors import _SOLVED, _check_tensor, _check_unconverged, _did_not_converge, _on_stream, _own_dtype, _view
+from .tensors import _SOLVED, _check_dtype, _check_tensor, _check_unconverged, _did_not_converge, _on_stream, _own_dtype, _view
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def multiply_stack(S: Stack, x: torch.Tensor) -> torch.Tensor:
     """``S @ x`` with gradients with respect to x, and to the tensor of values that S was made of."""
     _check_tensor(S, x, "x")
-    if torch.promote_types(_own_dtype(S), x.dtype) != x.dtype:
-        raise TypeError(f"x must have a dtype that holds the product of {S.dtype} with it; got {x.dtype}. Use x.to(dtype)")
+    _check_dtype(_own_dtype(S), "S", x)
     of, transposed = S.of_tensor or (None, False)
     V = torch.empty(0) if of is None else of[1]
     product: torch.Tensor = _StackProduct.apply(x, V, None if of is None else of[0], transposed, S)
@@ -125,7 +124,7 @@ class _StackSolve(torch.autograd.Function):  # type: ignore[misc]
             what = ", ".join(f"{i} ({found.reason[i]})" for i in failed[:5])
             _did_not_converge(
                 f"{failed.size} of {len(b)} systems did not converge{' for the gradient' if is_gradient else ''}: {what}."
-                " Raise rtol or maxiter, look at these, or pass unconverged='warn'",
+                " Raise rtol or maxiter, or look at these",
                 unconverged,
             )
         return x

@@ -12,17 +12,14 @@ from functools import cache, reduce
 from typing import Any
 
 import numpy as np
+import torch
+from torch._functorch import eager_transforms
+from torch.autograd import forward_ad
 
 from ..array.base import SparseArray
 from ..array.format import LIVING
 from ..array.transposed import TransposedArray
 from ..core import devices
-from ..core.extensions import optional
-
-with optional("cvrarray.torch", "PyTorch", "torch"):
-    import torch
-    from torch._functorch import eager_transforms
-    from torch.autograd import forward_ad
 
 _OPERATORS = torch.library.Library("cvrarray", "DEF")
 
@@ -164,7 +161,7 @@ def _check_unconverged(unconverged: str) -> None:
 def _did_not_converge(message: str, unconverged: str) -> None:
     """Raise, or warn of, a solve that did not converge."""
     if unconverged == "raise":
-        raise torch.linalg.LinAlgError(message)
+        raise torch.linalg.LinAlgError(f"{message}. For a warning pass unconverged='warn'")
     warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
@@ -176,13 +173,21 @@ def _check(A: Any, x: Any, values: Any, name: str = "x") -> None:
         raise ValueError(f"{name} must have shape ({n},), ({n}, k) or (..., {n}, k) for shape {A.shape}; got {tuple(shape)}")
     if values is not None:
         _check_tensor(A, values, "values")
-    dtype = _own_dtype(A) if values is None else values.dtype
-    if dtype != x.dtype and torch.promote_types(dtype, x.dtype) != x.dtype:
-        raise TypeError(
-            f"{name} must have a dtype that holds the product of {dtype} with it; got {x.dtype}. Use {name}.to(dtype)"
-        )
+    dtype, of = (_own_dtype(A), "A") if values is None else (values.dtype, "values")
+    _check_dtype(dtype, of, x, name)
     if values is not None and values.shape != (A.nnz,):
         raise ValueError(f"values must have shape ({A.nnz},), one for each entry of A.data; got {tuple(values.shape)}")
+
+
+def _check_dtype(dtype: torch.dtype, of: str, x: torch.Tensor, name: str = "x") -> None:
+    """TypeError unless x has the dtype of its product with the values of `of`, which have `dtype`."""
+    if dtype == x.dtype or (wanted := torch.promote_types(dtype, x.dtype)) == x.dtype:
+        return
+    remedy = f"{name}.to({wanted})"
+    if x.is_complex() or (x.is_floating_point() and not dtype.is_complex):  # else the values would lose a part
+        casts = {"A": f"A.astype('{_NUMPYS[x.dtype]}')", "S": f"a stack of {x.dtype}"}
+        remedy += f", or {casts.get(of, f'{of}.to({x.dtype})')}"
+    raise TypeError(f"{name} must have a dtype that holds the product with {of}, of dtype {dtype}; got {x.dtype}. Use {remedy}")
 
 
 def _own_dtype(A: Any) -> torch.dtype:
@@ -199,7 +204,9 @@ def _check_tensor(A: Any, tensor: Any, name: str) -> None:
     if tensor.layout is not torch.strided:
         raise TypeError(f"{name} must be a dense tensor; got {tensor.layout}. Use {name}.to_dense()")
     if tensor.dtype not in _NUMPYS:
-        raise TypeError(f"{name} must be of dtype {', '.join(map(str, _TORCHS))}; got {tensor.dtype}. Use {name}.float()")
+        least = torch.complex64 if tensor.is_complex() else torch.float32
+        dtype = torch.promote_types(_TORCHS.get(A.dtype, least), least)  # that of A's product with it
+        raise TypeError(f"{name} must be of dtype {', '.join(map(str, _TORCHS))}; got {tensor.dtype}. Use {name}.to({dtype})")
     if not _is_at_home(A._target, tensor.device):
         raise TypeError(f"{name} must be on the array's device, {A.device}; got {tensor.device}. Use A.to_device, or .to()")
 
