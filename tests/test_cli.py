@@ -114,6 +114,15 @@ def test_bad_file(run, mtx, tmp_path, command, kind):
     assert not (tmp_path / "out.cvra").exists()
 
 
+@pytest.mark.parametrize("command", [("info",), ("bench", "--device", "cpu"), ("convert",)])
+def test_a_store_is_for_python(run, tmp_path, command):
+    path = tmp_path / "m.store"
+    cvrarray.to_store(np.eye(40), path, device="cpu")
+    code, _, err = run(*command, path, *([tmp_path / "out.cvra"] if command == ("convert",) else []))
+    assert code == 2
+    assert "m.store is a store" in err and "cvrarray.open_store" in err and "cvrarray.to_store" in err
+
+
 def test_debug_raises(tmp_path):
     with pytest.raises(ValueError, match=r"missing\.mtx is no file and no generated matrix"):
         cli.main(["info", str(tmp_path / "missing.mtx"), "--debug"])
@@ -330,6 +339,7 @@ def test_convert_options(run, tmp_path, mtx, matrix, options, format, parameters
         ("out.cvra", ("--format", "cvr", "--block-size", "3"), "--format cvr with --block-size (bbcsr)"),
         ("out.cvra", ("--block-size", "33"), "33"),
         ("out.npz", ("--format", "cvr"), ".cvra"),
+        ("out.store", (), "written in Python, by cvrarray.to_store(FILE, OUT)"),
     ],
 )
 def test_convert_rejects(run, tmp_path, mtx, out, options, message):

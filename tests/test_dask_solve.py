@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import os
 import queue
 import re
@@ -185,9 +186,25 @@ def test_multigrid_in_blocks():
     A = cvrarray.to_dask(body, chunks=768, format="cvr", device="cpu")
     assert cg(A, np.ones(1536), M="multigrid", block_size=3).converged
     with pytest.raises(ValueError, match="block_size must divide the number of rows, 768; got 5"):
-        cg(A, np.ones(1536), M="multigrid", block_size=5)
+        cg(A.blocks[0][:, :768], np.ones(768), M="multigrid", block_size=5)
     with pytest.raises(TypeError, match="multigrid needs real numbers"):
         cg(A.astype(complex), np.ones(1536), M="multigrid")
+
+
+@pytest.mark.parametrize("M", ["block_jacobi", "multigrid"])
+def test_panels_begin_with_a_block(M):
+    """Else their blocks are none of A's, and block Jacobi takes more iterations than Jacobi."""
+    body = csr_array(kron(grid(8), np.array([[2.0, 1, 0], [1, 2, 1], [0, 1, 2]])))
+    A = cvrarray.to_dask(body, chunks=1000, format="bbcsr", block_size=3, device="cpu")
+    size = 3 if M == "multigrid" else None
+    message = (
+        rf"for M='{M}'; panel 1 begins at row 1000, the block size is 3\. "
+        r"Use A\.rechunk\(\{0: 1002\}\)\.persist\(\), or chunks= that are multiples of 3"
+    )
+    with pytest.raises(ValueError, match=message):
+        cg(A, np.ones(1536), M=M, block_size=size)
+    found = cg(A.rechunk({0: 1002}).persist(), np.ones(1536), M=M, block_size=size)
+    assert found.converged and found.x.chunks == ((1002, 534),)
 
 
 def test_iterations_after_the_solution_change_nothing():
@@ -472,10 +489,11 @@ def _dense_last(chunk, block_id=None):
 
 def test_a_worker_without_a_free_thread(client):
     A = spread(client, grid(), [GRID**3 // 2] * 2, (0, 1))
-    busy = client.submit(time.sleep, 4, workers=[sorted(client.nthreads())[1]], pure=False)
+    busy = client.submit(time.sleep, 8, workers=[sorted(client.nthreads())[1]], pure=False)
     until(lambda: any(client.run(_working).values()))
     with pytest.raises(RuntimeError, match=r"rank 1 on tcp://.* sent nothing for 0.5 s: is the worker busy"):
         cg(A, np.ones(GRID**3), timeout=0.5)
+    assert not busy.done()  # a rank that has not begun is not waited for
     busy.result(timeout=60)
     until(lambda: not any(client.run(_working).values()))
     assert cg(A, np.ones(GRID**3)).residual < 1e-8  # nothing is left of the first call
@@ -579,6 +597,21 @@ def test_one_device(dtype, device):
     if dtype in ("float32", "float64"):
         largest = 0.1 + 3 * (2 + 2 * np.cos(np.pi / (GRID + 1)))
         assert cvrarray.dask.power_iteration(A, rtol=1e-2).value == pytest.approx(largest, rel=2e-2)
+
+
+def test_an_abandoned_connection_is_not_reported(caplog):
+    """asyncio logs the error of a future that nobody has looked at."""
+
+    async def abandon():
+        meeting = mesh.Meeting()
+        assert not meeting.comms[1].done()
+        meeting.end()
+        with pytest.raises(mesh.RankLost, match="given up"):
+            await meeting.wait_for(0)
+
+    asyncio.run(abandon())
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def test_a_distributed_without_what_the_mesh_uses_is_named():

@@ -296,6 +296,29 @@ def test_dask_arrays_that_are_no_matrix(path):
         to_store(unknown[unknown[:, 0] > 0], path)
 
 
+def test_pieces_need_their_shape(path):
+    with pytest.raises(TypeError, match=r"must come with its shape; got generator alone\. Pass shape=\(n_rows, n_cols\)"):
+        to_store((piece for piece in pieces_of(matrix(), 3)), path)
+
+
+def test_a_name_makes_delayed_chunks_the_same_source(path):
+    """dask.delayed names its tasks anew in every process; a call here is as good as one."""
+    da = pytest.importorskip("dask.array")
+    from dask import delayed
+
+    def source(load):
+        chunks = [da.from_delayed(delayed(load)(k), (500, 300), dtype=float) for k in range(2)]
+        return cvrarray.to_dask(da.concatenate(chunks), device="cpu")
+
+    def half(k):
+        return matrix()[500 * k : 500 * k + 500]
+
+    to_store(source(half), path, device="cpu", name="cells")
+    to_store(source(half), path, device="cpu", name="cells", resume=True)
+    with pytest.raises(ValueError, match=r"same source: it has cells; got .*pass name='cells'"):
+        to_store(source(half), path, device="cpu", resume=True)
+
+
 # ------------------------------------------------------------------------------------------------ streaming
 
 
@@ -598,9 +621,9 @@ def test_going_on_with_another_source_is_refused(path):
     with pytest.raises(ZeroDivisionError), Writer(path, 300, rows, source="one", device="cpu") as writer:
         writer.write(0, matrix()[: rows[1]])
         1 / 0  # noqa: B018
-    with pytest.raises(ValueError, match="same source: it has one; got two"):
+    with pytest.raises(ValueError, match=r"same source: it has one; got two\. Where .*pass name='one'; else overwrite=True"):
         Writer(path, 300, rows, source="two", resume=True)
-    with pytest.raises(ValueError, match="same columns"):
+    with pytest.raises(ValueError, match=r"same columns.*Use overwrite=True"):
         Writer(path, 301, rows, source="one", resume=True)
     with pytest.raises(ValueError, match="same panels"):
         Writer(path, 300, [0, 1000], source="one", resume=True)

@@ -120,8 +120,8 @@ def test_the_budget_holds_with_functions(path):
 
 
 REFUSED = {
-    "exp": (np.exp, TypeError, "of 0 is not 0"),
-    "plus a number": (lambda S: S + 1, TypeError, "the result is dense"),
+    "exp": (np.exp, TypeError, r"of 0 is not 0.* apply it to panel\(k\).todense\(\) of each panel"),
+    "plus a number": (lambda S: S + 1, TypeError, r"the result is dense\. A store .* apply it to panel\(k\)"),
     "minus a number": (lambda S: 1 - S, TypeError, "the result is dense"),
     "divided into": (lambda S: 1 / S, TypeError, "undefined"),
     "times nan": (lambda S: S * np.nan, TypeError, "undefined|is nan"),
@@ -139,6 +139,11 @@ REFUSED = {
     "as long as rows": (lambda S: S * ROWS[:, 0], ValueError, r"shape, \(300, 70\); got shape \(300,\)"),
     "larger": (lambda S: S * np.ones((2, *SHAPE)), ValueError, "broadcast to the store's shape"),
     "two results": (np.modf, TypeError, "one result; modf has several"),
+    "made dense": (np.asarray, TypeError, r"become dense by itself.*mean_var.*panel\(k\)"),
+    "mean": (np.mean, TypeError, "become dense by itself.*mean_var"),
+    "sum into": (lambda S: S.sum(axis=0, out=np.empty(70)), TypeError, "out must be left out .* got ndarray"),
+    "columns": (lambda S: S[:, [1, 2]], TypeError, r"open_store\('.*m\.store'\)\[:, columns\], other\)"),
+    "preconditioner": (cvrarray.linalg.jacobi, TypeError, "needs the entries of A; a Stored only multiplies"),
     "reduction": (np.add.reduce, TypeError, "add.reduce of a Stored"),
     "out": (lambda S: np.sqrt(S, out=np.empty(SHAPE)), TypeError, "sqrt of a Stored is not offered with out"),
     "dtype": (lambda S: S.astype("U3"), TypeError, "values must be"),
@@ -254,9 +259,31 @@ def test_truth_and_equality(path):
     assert S == S and S != None and S != "a" and S not in [np.sqrt(S), None]  # noqa: E711
     with pytest.raises(TypeError, match="the result is dense"):
         S == 0  # noqa: B015
-    for refused in (bool, lambda S: np.where(S > 0, 1, 0)):
-        with pytest.raises(ValueError, match="truth of a Stored is that of many entries"):
-            refused(S)
+    with pytest.raises(ValueError, match="truth of a Stored is that of many entries"):
+        bool(S)
+    with pytest.raises(TypeError, match="does not become dense by itself"):
+        np.where(S > 0, 1, 0)
+
+
+def test_sums_by_numpy(path, device):
+    S, dense = stored(path, device)
+    for axis in (None, 0, 1):
+        np.testing.assert_allclose(get(np.sum(S, axis=axis)), dense.sum(axis=axis))
+
+
+def test_chosen_rows_and_columns(path, tmp_path):
+    """What the error of S[:, columns] names."""
+    pytest.importorskip("dask.array")
+    S, dense = stored(path, "cpu")
+    other, columns = str(tmp_path / "other.store"), np.array([3, 50, 7])
+    to_store(cvrarray.open_store(S.path, device="cpu")[:, columns], other, device="cpu")
+    chosen = Stored(other, device="cpu")
+    np.testing.assert_array_equal(
+        np.concatenate([chosen.panel(k).todense() for k in range(chosen.n_panels)]), dense[:, columns]
+    )
+    rows = dense.sum(axis=1) > 1
+    to_store(cvrarray.open_store(S.path, device="cpu")[rows], other, device="cpu", overwrite=True)
+    np.testing.assert_allclose(Stored(other, device="cpu") @ np.ones(SHAPE[1]), dense[rows].sum(axis=1))
 
 
 def test_astype_takes_copy(path):

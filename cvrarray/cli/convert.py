@@ -93,7 +93,8 @@ def _writer(out: Path) -> Callable[[Any, Any], None]:
         return _write_mtx
     if out.suffixes[-2:] == [".mtx", ".gz"]:
         return _write_mtx_gz
-    raise ValueError(f"OUT must end in .cvra, .mtx, .mtx.gz or .npz; got {out}")
+    remedy = ". A store is written in Python, by cvrarray.to_store(FILE, OUT)" if out.suffix == ".store" else ""
+    raise ValueError(f"OUT must end in .cvra, .mtx, .mtx.gz or .npz; got {out}{remedy}")
 
 
 def _write_npz(file: IO[bytes], csr: Any) -> None:

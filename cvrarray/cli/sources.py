@@ -40,7 +40,14 @@ def read_as_stored(path: str) -> Any:
 
 
 def _file_and_group(path: str) -> tuple[str, str | None]:
-    """``"file::group"`` as both; the group is None where none is named, or a file has such a name."""
+    """``"file::group"`` as both; the group is None where none is named, or a file has such a name. A store is an error."""
+    from ..store import layout
+
+    if Path(layout.root_file(path)).exists():
+        raise ValueError(
+            f"{path} is a store, and commands read files. In Python, cvrarray.open_store and cvrarray.Stored open it, and "
+            "cvrarray.to_store writes it"
+        )
     file, separator, group = path.partition("::")
     return (file, group) if separator and not Path(path).exists() else (path, None)
 

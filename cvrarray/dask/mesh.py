@@ -27,6 +27,7 @@ class Meeting:
     def __init__(self) -> None:
         self.comms: defaultdict[int, asyncio.Future[Any]] = defaultdict(asyncio.get_running_loop().create_future)
         self.over = asyncio.Event()
+        self.has_begun = False  # the rank on this worker; it runs in a thread of its own
 
     async def arrive(self, rank: int, comm: Any) -> None:
         """Keep a connection until the solve is over."""
@@ -47,6 +48,7 @@ class Meeting:
                 comm.result().abort()
             else:
                 comm.set_exception(RankLost("the solve was given up"))
+                comm.exception()  # or asyncio reports one that nobody waits for any more
 
 
 # by the worker's address (a process may have several) and the solve's token
@@ -77,11 +79,13 @@ async def prepare(token: str, dask_worker: Any) -> None:
     _meetings[dask_worker.address, token] = Meeting()
 
 
-async def forget(token: str, dask_worker: Any) -> None:
-    """On each worker's event loop, after a solve or to abandon it."""
+async def forget(token: str, dask_worker: Any) -> bool:
+    """On each worker's event loop, after a solve or to abandon it: whether its rank had begun. One that begins later ends."""
     meeting = _meetings.pop((dask_worker.address, token), None)
-    if meeting is not None:
-        meeting.end()
+    if meeting is None:
+        return False
+    meeting.end()
+    return meeting.has_begun
 
 
 class Mesh:
@@ -109,6 +113,7 @@ class Mesh:
         meeting = _meetings.get((self.worker.address, token))
         if meeting is None:
             raise RankLost("the solve was given up")
+        meeting.has_begun = True
         self._run(self._meet(meeting, token))
 
     def gather(self, value: Any) -> list[Any]:

@@ -31,8 +31,9 @@ def to_dask(obj: Any, chunks: Any = "auto", *, format: str = "auto", device: Any
         A matrix is converted here, panel by panel of its rows. A dask array of pydata COO, SciPy, CuPy or dense chunks
         is converted chunk by chunk as it is computed, where its tasks run: persist the result to convert once.
     chunks : "auto", int, str, or tuple of int
-        Rows of a panel (an int, or one for each), or its bytes (a string such as ``"64 MiB"``); ``"auto"`` takes Dask's
-        ``array.chunk-size``. Bytes are stored bytes, of which all panels have about the same; panels begin at multiples
+        Rows of a panel (an int, or one for each; in :func:`cvrarray.to_store` an int is bytes), or its bytes (a string such
+        as ``"64 MiB"``); ``"auto"`` takes Dask's ``array.chunk-size``. Rows are taken as they are: multiples of the block
+        size keep blocks whole. Bytes are stored bytes, of which all panels have about the same; panels begin at multiples
         of 32 rows and of the block size. For a dask array only ``"auto"``, its own.
     format, device, **parameters
         As for :func:`cvrarray.asarray`. ``"auto"`` decides from a matrix as a whole; chunks of a dask array become CVR,

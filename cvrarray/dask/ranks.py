@@ -202,17 +202,34 @@ class Precondition:
 
     def __init__(self, part: Part, name: str, block_size: int | None) -> None:
         self.part = part
+        sizes = [block_size or getattr(panel, "block_size", None) for panel in part.panels]
+        if name == "block_jacobi" and None in sizes:
+            raise ValueError("M='block_jacobi' needs block_size for panels without blocks. Pass block_size=")
+        if name == "block_jacobi" or block_size is not None:
+            for rows, size in zip(part.rows, sizes, strict=True):  # of all panels before the first is prepared
+                _check_begin(name, part.job, rows, size)
+        if name == "multigrid":
+            sizes = [block_size] * len(sizes)  # of a square of blocks its own, where it has whole ones
         self.parts: list[Any] = []
-        for panel, (first, last) in zip(part.panels, part.rows, strict=True):
-            size = getattr(panel, "block_size", None) if block_size is None else block_size
-            if name == "block_jacobi" and size is None:
-                raise ValueError("M='block_jacobi' needs block_size for panels without blocks. Pass block_size=")
-            square = panel[:, first:last]
-            self.parts.append(PRECONDITIONERS[name](square, block_size if name == "multigrid" else size))
+        for panel, (first, last), size in zip(part.panels, part.rows, sizes, strict=True):
+            self.parts.append(PRECONDITIONERS[name](panel[:, first:last], size))
 
     def __call__(self, r: Any, z: Any) -> None:
         for one, source, to in zip(self.parts, self.part.pieces(r), self.part.pieces(z), strict=True):
             one.apply(source, to)
+
+
+def _check_begin(name: str, job: Job, rows: tuple[int, int], size: Any) -> None:
+    """ValueError where a panel begins within a block: its blocks would be none of A's, and M no better than Jacobi's."""
+    first, last = rows
+    if first < last and first % size:
+        panels = sorted(panel for held in job.rows for panel in held)
+        longest = max(end - begin for begin, end in panels)
+        raise ValueError(
+            f"panels must begin at multiples of the block size for M={name!r}; panel {panels.index(rows)} begins at row "
+            f"{first}, the block size is {size}. Use A.rechunk({{0: {-(-longest // size) * size}}}).persist(), or chunks= that "
+            f"are multiples of {size}, or another block_size="
+        )
 
 
 class Options(NamedTuple):

@@ -112,7 +112,7 @@ def cg(
         Initial guess. Default: 0.
     M : {None, "jacobi", "block_jacobi", "multigrid"}
         A preconditioner from the diagonal, or from the blocks on it: see :func:`cvrarray.linalg.block_jacobi`. Blocks
-        are counted from each panel's first row, and none reaches over its last one. ``"multigrid"``, for a real A: the
+        are counted from each panel's first row, which must be a multiple of their size. ``"multigrid"``, for a real A: the
         block of each panel's own rows and columns, by a V-cycle of :func:`cvrarray.linalg.multigrid` with its defaults.
         Nothing moves for any of them, so iterations grow with the number of panels; a panel for each worker is best.
     block_size : int, optional
@@ -348,10 +348,25 @@ def _call(client: Any, function: Any, *args: Any, address: str) -> concurrent.fu
 
 def _tell(client: Any, function: Any, token: str, addresses: Iterable[str], seconds: float) -> dict[str, BaseException | None]:
     """Call a function of :mod:`~cvrarray.dask.mesh` on workers: those that failed, or did not answer in so many seconds."""
-    calls = {address: _call(client, function, token, address=address) for address in addresses}
-    concurrent.futures.wait(calls.values(), timeout=seconds)
+    calls = _calls(client, function, token, addresses, seconds)
     causes = {address: call.exception() if call.done() else None for address, call in calls.items()}
     return {address: cause for address, cause in causes.items() if cause or not calls[address].done()}
+
+
+def _calls(
+    client: Any, function: Any, token: str, addresses: Iterable[str], seconds: float
+) -> dict[str, concurrent.futures.Future[Any]]:
+    """Of each worker the call, done or not, after so many seconds."""
+    calls = {address: _call(client, function, token, address=address) for address in addresses}
+    concurrent.futures.wait(calls.values(), timeout=seconds)
+    return calls
+
+
+def _abandon(client: Any, token: str, addresses: Iterable[str]) -> set[str]:
+    """End a solve on these workers: those whose rank had not begun, as other tasks take all threads."""
+    calls = _calls(client, mesh.forget, token, addresses, mesh.FAREWELL)
+    answers = {address: call.result() for address, call in calls.items() if call.done() and not call.exception()}
+    return {address for address, answer in answers.items() if answer.get(address) is False}
 
 
 class _Pulse:
@@ -433,6 +448,7 @@ def _wait(client: Any, tasks: list[Any], job: ranks.Job) -> None:
     deadline, pulse = None, _Pulse(client, job.timeout)
     lost: set[str] = set()
     silent: set[str] = set()
+    idle: set[str] = set()
     while pending := [task for task in tasks if task.status == "pending"]:
         try:
             wait(pending, timeout=0.5, return_when="FIRST_COMPLETED")
@@ -444,9 +460,9 @@ def _wait(client: Any, tasks: list[Any], job: ranks.Job) -> None:
         if deadline is None and (lost or silent or any(task.status not in ("pending", "finished") for task in tasks)):
             deadline = time.monotonic() + GRACE
             _tell(client, mesh.forget, job.token, silent, 0)
-            _tell(client, mesh.forget, job.token, set(alive) - silent, mesh.FAREWELL)
+            idle = _abandon(client, job.token, set(alive) - silent)
         places = zip(tasks, job.addresses, strict=True)
-        going = [task for task, address in places if task.status == "pending" and address not in lost | silent]
+        going = [task for task, address in places if task.status == "pending" and address not in lost | silent | idle]
         if deadline is not None and (not going or time.monotonic() > deadline):
             break
     lost |= set(job.addresses) - set(_alive(client, job.addresses))

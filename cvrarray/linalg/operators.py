@@ -254,7 +254,8 @@ def diagonal_source(A: Any, name: str = "M") -> Any:
     if isinstance(A, SparseArray):
         numeric(A.dtype, "A")
         return A
-    if coercion.package(A) in coercion.SPARSE_PACKAGES or hasattr(A, "__array__") or hasattr(A, "__cuda_array_interface__"):
+    is_dense = hasattr(A, "__array__") or hasattr(A, "__cuda_array_interface__")
+    if coercion.package(A) in coercion.SPARSE_PACKAGES or (is_dense and not hasattr(A, "_panels")):  # a store has panels
         is_on_gpu = coercion.package(A) in ("cupyx", "cupy")
         return asarray(A, device=None if is_on_gpu else "cpu")
     raise TypeError(f"{name} needs the entries of A; a {type(A).__name__} only multiplies. Pass an array or a sparse matrix")

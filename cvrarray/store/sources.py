@@ -68,7 +68,8 @@ def to_store(
     group : str, optional
         Of an HDF5 file or a Zarr hierarchy, as for :func:`cvrarray.read`.
     chunks : int or str
-        Bytes of a panel, such as ``"512 MiB"``; ``"auto"`` is 256 MiB. For a dask array its own chunks count, of a
+        Bytes of a panel, such as ``"512 MiB"``, an int too: rows are meant by :func:`cvrarray.to_dask` alone. ``"auto"`` is
+        256 MiB. For a dask array its own chunks count, of a
         `Stored` its panels: rechunk the former.
     format, device, **parameters
         As for :func:`cvrarray.asarray`; ``"auto"`` chooses what suits the first panel, and all are made so.
@@ -79,7 +80,8 @@ def to_store(
         Remove the store at `path` first.
     name : str, optional
         What the source is called in the store; `resume` needs the same. Default: a file's name, size and time of
-        change, a dask array's name, shape, dtype and checksum of any other.
+        change, a dask array's name, shape, dtype and checksum of any other. A dask array of ``dask.delayed`` has another
+        name in each process, unless it is ``dask.delayed(load, pure=True)``: pass a name to resume.
 
     Raises
     ------
@@ -119,6 +121,11 @@ def to_store(
                 _from_dask(source, lock, name or source.name, common)
             elif isinstance(source, str | os.PathLike):
                 _from_file(os.fsdecode(source), group, lock, bytes_of_panel, name, common)
+            elif isinstance(source, Iterator):
+                raise TypeError(
+                    f"pieces of a matrix must come with its shape; got {type(source).__name__} alone. "
+                    "Pass shape=(n_rows, n_cols)"
+                )
             else:
                 _from_matrix(source, lock, bytes_of_panel, name, common)
         finally:

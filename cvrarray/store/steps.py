@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
 import numpy as np
 
 from ..array.base import SparseArray
+from ..array.elementwise import DenseResultError
 from ..core import devices
 from ..input import coercion
 
@@ -48,6 +49,7 @@ Step = Cast | Apply
 class Functions:
     """NumPy's elementwise functions of a store: each returns a store with one more step."""
 
+    path: str
     _target: devices.Device
 
     @property
@@ -111,6 +113,18 @@ class Functions:
 
     __hash__ = object.__hash__
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        raise TypeError(
+            "a Stored does not become dense by itself. Use A.sum(axis), cvrarray.linalg.mean_var(A) for means and variances, "
+            "or panel(k).todense() of each panel"
+        )
+
+    def __getitem__(self, key: Any) -> NoReturn:
+        raise TypeError(
+            "a Stored has no indexing: rows and columns are chosen on the way to another store. Use "
+            f"cvrarray.to_store(cvrarray.open_store({self.path!r})[:, columns], other), or index each panel(k)"
+        )
+
     def __bool__(self) -> bool:
         raise ValueError("the truth of a Stored is that of many entries. Use A.nnz or A.sum()")
 
@@ -151,6 +165,17 @@ for _name, _ufunc in {
         setattr(Functions, f"{_prefix}{_name}__", _method)
 for _name, _ufunc in {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}.items():
     setattr(Functions, f"__{_name}__", _operator(_ufunc)[0])
+
+
+def checked(step: Step, first_row: SparseArray) -> Any:
+    """`step` of the first row; DenseResultError where 0 would not stay 0."""
+    try:
+        return step(first_row, 0, first_row.shape[0])
+    except DenseResultError as error:
+        reason, _, _ = str(error).partition(". Call todense()")
+        raise DenseResultError(
+            f"{reason}. A store has sparse results only: apply it to panel(k).todense() of each panel"
+        ) from None
 
 
 def _rows(value: Any, first: int, last: int) -> Any:

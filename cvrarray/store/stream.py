@@ -324,7 +324,7 @@ class Stored(steps.Functions):
         mapped._begin()
         mapped._steps = (*self._steps, step)
         with self._target.use():
-            first_row = step(self._first_row, 0, self._first_row.shape[0])  # raises where 0 would not stay 0
+            first_row = steps.checked(step, self._first_row)
         if not isinstance(first_row, SparseArray):
             raise TypeError(f"a function of a Stored must have one result; {step} has several. Apply it to each panel(k)")
         mapped._first_row = first_row
@@ -350,7 +350,7 @@ class Stored(steps.Functions):
 
     # ------------------------------------------------------------------------------------------------ reductions
 
-    def sum(self, axis: int | None = None, dtype: Any = None) -> Any:
+    def sum(self, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
         """The sum of all entries, or along an axis: dense, on the device, as ``numpy.sum``. Panels add up in their
         order.
 
@@ -359,9 +359,13 @@ class Stored(steps.Functions):
         axis : {None, 0, 1, -1, -2}
         dtype : data type, optional
             In which values are added. Default: NumPy's, which is int64 or uint64 for narrower integers.
+        out : None
+            Nothing else; ``numpy.sum`` passes it.
 
         Raises
         ------
+        TypeError
+            `out` is given.
         FileNotFoundError, ValueError
             As :meth:`matvec`; AxisError: there is no such axis.
 
@@ -371,6 +375,8 @@ class Stored(steps.Functions):
         >>> float(A.sum()), A.sum(axis=1)[:4]
         (4560.0, array([0., 1., 2., 3.]))
         """
+        if out is not None:
+            raise TypeError(f"out must be left out of the sum of a Stored; got {type(out).__name__}. Copy the result into it")
         axis = None if axis is None else reductions._one_axis(axis)
         with closing(self._panels()) as panels:
             parts = [panel.sum(axis, dtype) for _, _, panel in panels]

@@ -132,7 +132,11 @@ class Writer:
         ):
             if found != wanted:
                 found, wanted = (str(v) if len(str(v)) < 200 else f"{str(v)[:200]}..." for v in (found, wanted))
-                raise ValueError(f"{self.path} can be gone on with only for the same {name}: it has {found}; got {wanted}")
+                remedy = f"Where it is the same nevertheless, pass name={found!r}; else" if name == "source" else "Use"
+                raise ValueError(
+                    f"{self.path} can be gone on with only for the same {name}: it has {found}; got {wanted}. "
+                    f"{remedy} overwrite=True in place of resume=True"
+                )
         named = self._format not in ("auto", root.format) and root.format is not None
         if named or any(root.parameters.get(name, value) != value for name, value in self._parameters.items()):
             raise ValueError(
