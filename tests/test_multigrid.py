@@ -15,6 +15,7 @@ from asv_bench.record import multigrid as record
 from asv_bench.record.multigrid import diffusion, elasticity, graph, pressure
 from cvrarray import linalg
 from cvrarray.core import devices
+from cvrarray.cpu.runtime import threads
 from cvrarray.linalg import aggregation
 from cvrarray.linalg.multigrid import rigid_body_modes
 
@@ -257,6 +258,16 @@ def test_a_spot_with_the_largest_eigenvalue(device):
     for M in (linalg.chebyshev(A, 2), linalg.multigrid(A)):
         assert float(u @ M.matvec(u)) > 0
         assert (M if hasattr(M, "largest") else M.levels[0].smoother).largest > 2.65
+
+
+def test_short_iterations_wake_no_helpers(monkeypatch):
+    """Python is called in each iteration, after which helpers would have to be woken again."""
+    monkeypatch.setenv("CVRARRAY_NUM_THREADS", "2")
+    monkeypatch.setattr(threads, "Loan", None)
+    csr = diffusion((70, 70))
+    A = cvrarray.asarray(csr, device="cpu")
+    x, info = linalg.cg(A, csr @ np.ones(4900), rtol=1e-10, M=linalg.multigrid(A))
+    assert info == 0 and abs(x - 1).max() < 1e-6
 
 
 @EVERY

@@ -121,17 +121,20 @@ class Steps:
 
 
 class Team:
-    """The threads of a loop whose rounds have so much work; ``with team:`` around the loop."""
+    """The threads of a loop whose rounds have so much work; ``with team:`` around the loop.
+
+    ``least`` is the work from which it has helpers: more where they leave after each round, and must be woken for the next.
+    """
 
     def __init__(self, slots: int) -> None:
-        self.slots = slots
+        self.slots, self.least = slots, SMALL
         self._choices: dict[int, Faster] = {}  # for each number of threads
         self._most_rounds = 1
         self._n_threads = 1
         self._loan: threads.Loan | None = None
 
     def __enter__(self) -> Team:
-        self._n_threads = threads.count() if self.slots >= SMALL else 1
+        self._n_threads = threads.count() if self.slots >= self.least else 1
         self.memory = memory.empty(FIRST + LINE * self._n_threads, np.int64)  # not the last loop's: its helpers may read it
         self.memory[:] = 0
         self.memory[SHARES] = 1

@@ -23,8 +23,8 @@ import numpy as np
 from cvrarray.bbcsr import BBCSRArray
 from cvrarray.core.tables import WARP
 from cvrarray.cpu import bbcsr, cvr
-from cvrarray.cpu.runtime import compiler
-from cvrarray.cpu.runtime.team import ROW, STEP, WHAT, Steps, Team, Work, lead
+from cvrarray.cpu.runtime import compiler, threads
+from cvrarray.cpu.runtime.team import ROW, SMALL, STEP, WHAT, Steps, Team, Work, lead
 from cvrarray.cvr import CVRArray
 from cvrarray.linalg.cpu import vectors
 from cvrarray.linalg.ends import (
@@ -261,6 +261,9 @@ class Engine:
         left = limit - int(state.iterations.max(where=state.end == RUNNING, initial=0))
         first = rounds.parts[0]
         stays = len(rounds.parts) == 1 and callback is None  # helpers that stayed would be missed by calls of Python's
+        for part in rounds.parts:
+            if isinstance(part, Part):
+                part.team.least = SMALL if stays else threads.FEW * threads.SMALL
         with first.team if stays and isinstance(first, Part) else nullcontext():
             while left:
                 done, running = self._iterations(left if stays and not system.history else 1, stays)
