@@ -56,7 +56,7 @@ class Kind:
 
 def eat():
     """Touch more than may be."""
-    np.ones(driver.LIMIT + driver.SLACK + (400 << 20), np.int8)  # pages of a large process may have been given back
+    np.ones(driver.LIMIT + driver.SLACK + (700 << 20), np.int8)  # pages of a large process may have been given back
 
 
 MISDEEDS = {
