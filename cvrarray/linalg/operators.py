@@ -249,13 +249,18 @@ def multiply(matrix: Any, x: Any, out: Any) -> Any:
     return matrix.matvec(x, out) if x.ndim == 1 else matrix.matmat(x, out)
 
 
+def is_on_disk(A: Any) -> bool:
+    """Whether A is a Stored, which gives its diagonal and no other entries."""
+    return not isinstance(A, SparseArray) and hasattr(A, "_target") and hasattr(A, "diagonal")
+
+
 def diagonal_source(A: Any, name: str = "M") -> Any:
     """An array of ours, whose entries can be read, for a matrix of any package, on its own device."""
     if isinstance(A, SparseArray):
         numeric(A.dtype, "A")
         return A
     is_dense = hasattr(A, "__array__") or hasattr(A, "__cuda_array_interface__")
-    if coercion.package(A) in coercion.SPARSE_PACKAGES or (is_dense and not hasattr(A, "_panels")):  # a store has panels
+    if coercion.package(A) in coercion.SPARSE_PACKAGES or (is_dense and not is_on_disk(A)):
         is_on_gpu = coercion.package(A) in ("cupyx", "cupy")
         return asarray(A, device=None if is_on_gpu else "cpu")
     raise TypeError(f"{name} needs the entries of A; a {type(A).__name__} only multiplies. Pass an array or a sparse matrix")

@@ -119,7 +119,7 @@ class Inverse(Preconditioner):
     inverse: Any
 
     def __init__(self, A: Any) -> None:
-        self.device = A._target if isinstance(A, SparseArray) or _has_diagonal(A) else devices.of(A)
+        self.device = A._target if isinstance(A, SparseArray) or operators.is_on_disk(A) else devices.of(A)
         self.shape = (operators.check_square(A.shape),) * 2
         self.inverse = self._inverted(A)
         self.dtype = self.inverse.dtype
@@ -139,11 +139,6 @@ class Inverse(Preconditioner):
         return cast
 
 
-def _has_diagonal(A: Any) -> bool:
-    """Whether A, a matrix on disk, gives its diagonal and no other entries."""
-    return not isinstance(A, SparseArray) and hasattr(A, "_target") and hasattr(A, "diagonal")
-
-
 class Jacobi(Inverse):
     """The inverse of the diagonal: see :func:`jacobi`.
 
@@ -155,7 +150,7 @@ class Jacobi(Inverse):
     def _inverted(self, A: Any) -> Any:
         xp = self.device.xp
         with self.device.use():
-            diagonal = A.diagonal() if _has_diagonal(A) else diagonal_blocks(A, 1).reshape(-1)[: self.shape[0]]
+            diagonal = A.diagonal() if operators.is_on_disk(A) else diagonal_blocks(A, 1).reshape(-1)[: self.shape[0]]
             bad = xp.flatnonzero((diagonal == 0) | ~xp.isfinite(diagonal))
             if bad.size:
                 row = int(bad[0])
@@ -429,7 +424,7 @@ def jacobi(A: Any) -> Jacobi:
     >>> cvrarray.linalg.jacobi(A).matvec(np.ones(2))
     array([0.5 , 0.25])
     """
-    return Jacobi(A if _has_diagonal(A) else operators.diagonal_source(A, "jacobi"))
+    return Jacobi(A if operators.is_on_disk(A) else operators.diagonal_source(A, "jacobi"))
 
 
 def block_jacobi(A: Any, block_size: int | None = None) -> BlockJacobi:
